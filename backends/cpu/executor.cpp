@@ -1,0 +1,106 @@
+#include "samba/backends/cpu/executor.h"
+
+#include "samba/backends/cpu/context.h"
+#include "samba/backends/host_memory.h"
+#include "samba/backends/reference/attention.h"
+#include "samba/backends/reference/elementwise.h"
+#include "samba/backends/reference/embedding.h"
+#include "samba/backends/reference/linear.h"
+#include "samba/backends/reference/loss.h"
+#include "samba/backends/reference/mamba3.h"
+#include "samba/backends/reference/norm.h"
+#include "samba/backends/reference/optimizer.h"
+#include "samba/backends/reference/random.h"
+#include "samba/backends/reference/rope.h"
+#include "samba/core/error.h"
+
+namespace samba::cpu {
+
+namespace {
+
+struct InstructionSet {
+  const char* name;
+  std::int64_t target;  // Highway's bit; 0: the scalar fallback
+};
+constexpr InstructionSet kInstructionSets[] = {
+#if HWY_ARCH_X86
+    {"avx512", HWY_AVX3},
+    {"avx2", HWY_AVX2},
+#elif HWY_ARCH_ARM
+    {"neon", HWY_NEON},
+#endif
+    {"scalar", 0},
+};
+
+bool is_available(const InstructionSet& set) {
+  return set.target == 0 || (hwy::SupportedTargets() & HWY_TARGETS & set.target) != 0;
+}
+
+const InstructionSet& find_instruction_set(const std::string& name) {
+  std::string available;
+  for (const InstructionSet& set : kInstructionSets) {
+    if (!is_available(set)) continue;
+    if (name.empty() || name == set.name) return set;
+    available += std::string(available.empty() ? "" : ", ") + set.name;
+  }
+  refuse_value("instruction set '" + name + "' is unknown or not offered by this machine; there are: " + available);
+}
+
+int usable_threads(int wanted) {
+  if (wanted < 0) refuse_value("threads must be 0 (all cores) or positive, got " + std::to_string(wanted));
+  return wanted > 0 ? wanted : omp_get_num_procs();
+}
+
+class CpuExecutor final : public Executor {
+ public:
+  explicit CpuExecutor(const ExecutorOptions& options)
+      : instruction_set_(find_instruction_set(options.instruction_set)),
+        context_(usable_threads(options.threads), instruction_set_.target) {}
+
+  std::string name() const override { return "cpu"; }
+  std::string instruction_set() const override { return instruction_set_.name; }
+  int threads() const override { return context_.threads(); }
+
+  Memory& memory() override { return memory_; }
+  AttentionKernels& attention() override { return attention_; }
+  ElementwiseKernels& elementwise() override { return elementwise_; }
+  EmbeddingKernels& embedding() override { return embedding_; }
+  LinearKernels& linear() override { return linear_; }
+  LossKernels& loss() override { return loss_; }
+  Mamba3Kernels& mamba3() override { return mamba3_; }
+  NormKernels& norm() override { return norm_; }
+  OptimizerKernels& optimizer() override { return optimizer_; }
+  RandomKernels& random() override { return random_; }
+  RopeKernels& rope() override { return rope_; }
+
+ private:
+  const InstructionSet& instruction_set_;
+  Context context_;
+  HostMemory memory_;
+  reference::AttentionReference attention_;
+  reference::ElementwiseReference elementwise_;
+  reference::EmbeddingReference embedding_;
+  reference::LinearReference linear_;
+  reference::LossReference loss_;
+  reference::Mamba3Reference mamba3_;
+  reference::NormReference norm_;
+  reference::OptimizerReference optimizer_;
+  reference::RandomReference random_;
+  reference::RopeReference rope_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_cpu_executor(const ExecutorOptions& options) {
+  return std::make_unique<CpuExecutor>(options);
+}
+
+std::vector<std::string> cpu_instruction_sets() {
+  std::vector<std::string> names;
+  for (const InstructionSet& set : kInstructionSets) {
+    if (is_available(set)) names.emplace_back(set.name);
+  }
+  return names;
+}
+
+}  // namespace samba::cpu

@@ -1,0 +1,16 @@
+// The cpu executor: SIMD (Highway, chosen at run time) and threads (OpenMP).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "samba/backends/registry.h"
+#include "samba/kernels/executor.h"
+
+namespace samba::cpu {
+
+std::unique_ptr<Executor> make_cpu_executor(const ExecutorOptions& options);
+std::vector<std::string> cpu_instruction_sets();  // best first
+
+}  // namespace samba::cpu

@@ -1,0 +1,21 @@
+// ElementwiseKernels of the reference executor: plain scalar loops, straight from the spec.
+#pragma once
+
+#include "samba/kernels/elementwise.h"
+
+namespace samba::reference {
+
+class ElementwiseReference final : public ElementwiseKernels {
+ public:
+  void unary(UnaryFunction function, Index n, const float* x, float* out) override;
+  void binary(BinaryFunction function, Index n, const float* a, const float* b, float* out) override;
+  void clamp(Index n, const float* x, float low, float high, float* out) override;
+  void add(Index n, const float* a, const float* b, float* out) override;
+  void flush(Index n, const float* x, float* out) override;
+  void swiglu_forward(Index n, const float* gate, const float* up, float* act, float* gated) override;
+  void swiglu_backward(Index n, const float* gate, const float* up, const float* act, const float* d_gated, float* d_act, float* d_up, float* d_gate) override;
+  void zero_padding(Index batch, Index length, Index width, const std::int32_t* lengths, float* x) override;
+  Index first_non_finite(Index n, const float* x) override;
+};
+
+}  // namespace samba::reference

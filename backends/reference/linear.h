@@ -1,0 +1,20 @@
+// LinearKernels of the reference executor: plain scalar loops, straight from the spec.
+#pragma once
+
+#include "samba/kernels/linear.h"
+
+namespace samba::reference {
+
+class LinearReference final : public LinearKernels {
+ public:
+  void gemm(Layout layout, Index m, Index n, Index k, const float* a, const float* b, float* c) override;
+  std::unique_ptr<PreparedWeight> prepare(Index n, Index k, const float* weight) override;
+  void refresh(PreparedWeight& prepared, const float* weight) override;
+  void linear(const PreparedWeight& weight, Index m, const float* x, float* y) override;
+  void add_bias(Index m, Index n, const float* bias, float* y) override;
+  void column_sum(Index rows, Index width, const float* v, float* out) override;
+  float dot(Index n, const float* a, const float* b) override;
+  float sum(Index n, const float* x) override;
+};
+
+}  // namespace samba::reference

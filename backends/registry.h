@@ -1,0 +1,24 @@
+// The executors that were compiled in, by name.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "samba/kernels/executor.h"
+
+namespace samba {
+
+struct ExecutorOptions {
+  int threads = 0;              // 0: all cores this process may use
+  std::string instruction_set;  // cpu: "avx512", "avx2", "scalar"; empty: the best of this machine
+};
+
+std::vector<std::string> executor_names();                  // "reference", "cpu"
+std::vector<std::string> instruction_sets();                // of the cpu executor, those this machine can run, best first
+
+// Throws Error(value) for an unknown name or instruction set, Error(resource) for one that is not there; the message
+// lists what is. "auto" takes the fastest.
+std::unique_ptr<Executor> make_executor(const std::string& name, const ExecutorOptions& options = {});
+
+}  // namespace samba

@@ -1,0 +1,21 @@
+# Debian's packages; scripts/setup.sh installs them.
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(spdlog 1.10 REQUIRED)
+find_package(CLI11 2.1 REQUIRED)
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
+pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
+
+# Accelerators and MPI are looked for so that `samba --version` and the build log can say what this machine has.
+if(SAMBA_CUDA)
+  find_package(CUDAToolkit QUIET)
+endif()
+if(SAMBA_HIP)
+  find_package(hip QUIET)
+endif()
+if(SAMBA_MPI)
+  find_package(MPI QUIET COMPONENTS CXX)
+endif()

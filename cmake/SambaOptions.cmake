@@ -1,0 +1,23 @@
+# Language, warnings and the flags that keep the bits: no contraction of a*b+c, no fast-math, no flush-to-zero at start.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
+endif()
+
+add_library(samba_flags INTERFACE)
+target_compile_options(samba_flags INTERFACE -ffp-contract=off -fno-fast-math -Wall -Wextra -Wconversion -Wshadow)
+if(SAMBA_WARNINGS_AS_ERRORS)
+  target_compile_options(samba_flags INTERFACE -Werror)
+endif()
+if(SAMBA_SANITIZE)
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+endif()

@@ -1,0 +1,51 @@
+// The matrix product "gemm fp32 v1" (spec 10 section 3) and linear layers (section 4).
+//
+// Every cell depends on its K pairs and on K alone: leaves of 128, one serial chain of fused, flushed steps each, and
+// the balanced tree. All matrices are row-major and dense.
+#pragma once
+
+#include <memory>
+
+#include "samba/core/array.h"
+
+namespace samba {
+
+enum class Layout {
+  nn,  // a[m, k]  b[k, n]
+  nt,  // a[m, k]  b[n, k]
+  tn,  // a[k, m]  b[k, n]
+};
+
+// A weight[n, k] laid out for y = x W^T in the way its executor likes. Made by LinearKernels::prepare; it is a copy,
+// later edits of the weight are seen after refresh().
+class PreparedWeight {
+ public:
+  virtual ~PreparedWeight() = default;
+  virtual Index rows() const = 0;     // n, the output width
+  virtual Index columns() const = 0;  // k, the input width
+};
+
+class LinearKernels {
+ public:
+  virtual ~LinearKernels() = default;
+
+  // c[m, n] = the product. m, n, k >= 1. c overlaps neither operand.
+  virtual void gemm(Layout layout, Index m, Index n, Index k, const float* a, const float* b, float* c) = 0;
+
+  virtual std::unique_ptr<PreparedWeight> prepare(Index n, Index k, const float* weight) = 0;
+  virtual void refresh(PreparedWeight& prepared, const float* weight) = 0;  // allocates nothing
+  // y[m, n] = x[m, k] W^T
+  virtual void linear(const PreparedWeight& weight, Index m, const float* x, float* y) = 0;
+
+  // y[m, n] = F(F(y) + F(bias[n])), in place                                       spec 10 section 4.1
+  virtual void add_bias(Index m, Index n, const float* bias, float* y) = 0;
+
+  // out[w] = sum over rows of v[row, w]: the product with a row of ones            spec 41 section 2
+  virtual void column_sum(Index rows, Index width, const float* v, float* out) = 0;
+
+  // Numbers for the host; each waits for its result.
+  virtual float dot(Index n, const float* a, const float* b) = 0;
+  virtual float sum(Index n, const float* x) = 0;  // dot(x, ones)
+};
+
+}  // namespace samba
