@@ -8,7 +8,8 @@ namespace samba::reference {
 class RopeReference final : public RopeKernels {
  public:
   void rotate(const RopeShape& shape, const float* x, const float* cosines, const float* sines, float* out) override;
-  void rotate_backward(const RopeShape& shape, const float* d_out, const float* cosines, const float* sines, float* dx) override;
+  void rotate_backward(const RopeShape& shape, const float* d_out, const float* cosines, const float* sines,
+                       float* dx) override;
 };
 
 }  // namespace samba::reference
