@@ -90,12 +90,12 @@ struct Mamba3Call {
   float* gate = nullptr;        // [M, H, 64] g, the input of out_proj
   float* h_last = nullptr;      // optional (batch, H, 64, 128): the report; costs a chunk product a call
   // Optional as a group: kept for the backward and as stages.
-  float* dacs = nullptr;         // (batch, H, C, 64)
-  float* decay = nullptr;        // (batch, H, C, 64, 64)  "seg.L"
+  float* dacs = nullptr;         // (batch, H, C, 64), all 64 rows: the last sum is repeated
+  float* decay = nullptr;        // (batch, H, C, 64, 64)  "seg.L", every cell as spec 40 section 3.9 says
   float* scores = nullptr;       // (batch, H, C, 64, 64)  s_ij for j < i, elsewhere unspecified
   float* pass_states = nullptr;  // (batch, C, H, 64, 128)
   // Optional stages, each by itself.
-  float* qkdot = nullptr;        // [M, H]
+  float* qkdot = nullptr;        // [M, H]  mul(qk_chain, gamma of the token's working row)
   float* y_intra = nullptr;      // [M, H, 64]
   float* y_state = nullptr;      // [M, H, 64]
 };

@@ -31,6 +31,7 @@ class NormKernels {
   virtual void mamba_norm_forward(Index rows, Index width, float eps, const float* x, const float* weight, float* y,
                                   float* sumsq) = 0;
   // Spec 41 section 3.16: dx = rs * (dy*w - x*cor) + residual_gradient; d_weight is a column sum over the rows.
+  // dx may be residual_gradient.
   virtual void mamba_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight,
                                    const float* sumsq, const float* dy, const float* residual_gradient, float* dx,
                                    float* d_weight) = 0;

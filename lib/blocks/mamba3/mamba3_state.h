@@ -1,0 +1,70 @@
+// The state of a Mamba-3 block (spec 40 section 6): ten arrays in device memory and two counters.
+//
+// The arrays are the caller's bytes: what a call does not compute keeps them (spec 40 section 6.1), and set() stores
+// them as they are, subnormals included.
+#pragma once
+
+#include <array>
+
+#include "samba/blocks/block.h"
+#include "samba/kernels/mamba3.h"
+#include "samba/kernels/memory.h"
+
+namespace samba {
+
+// In the order of spec 40 section 6, which is the order of checks.
+enum class Mamba3Piece {
+  theta,        // (batch, H, 32)
+  h,            // (batch, H, 64, 128)
+  buffer_qrot,  // (batch, 64, H, 128)
+  buffer_krot,  // (batch, 64, H, 128)
+  buffer_v,     // (batch, 64, H, 64)
+  buffer_dt,    // (batch, 64, H)
+  buffer_sig,   // (batch, 64, H)
+  buffer_adt,   // (batch, 64, H)
+  pending_k,    // (batch, H, 128)
+  pending_v,    // (batch, H, 64)
+};
+inline constexpr std::size_t kMamba3Pieces = 10;
+
+class Mamba3State final : public BlockState {
+ public:
+  Mamba3State(Memory& memory, Index d_model, Index batch_size);  // the empty sequence
+
+  Index batch_size() const override { return batch_size_; }
+  Index d_model() const { return d_model_; }
+  void reset() override;
+  std::unique_ptr<BlockState> clone() const override;
+
+  ArrayMap pieces() const override;
+  std::map<std::string, Index> counters() const override;  // buffered_tokens, pending (0 or 1)
+  // Counters are stored as given; a call refuses those it cannot continue from (Mamba3Block::check_call).
+  void set(const ConstArrayMap& pieces, const std::map<std::string, Index>& counters) override;
+
+  // Spec 40 section 6.2: theta (batch, H, 32), h (batch, H, 64, 128), k (batch, H, 128), v (batch, H, 64); sets pending.
+  // Error(type) for a dtype, Error(value) for a shape; then nothing has changed.
+  void set_input_states(ConstArray theta, ConstArray h, ConstArray k, ConstArray v);
+
+  // Single pieces, in device memory.
+  static std::string_view piece_name(Mamba3Piece piece);
+  Shape piece_shape(Mamba3Piece piece) const;
+  float* data(Mamba3Piece piece) { return arrays_[static_cast<std::size_t>(piece)].data(); }
+  const float* data(Mamba3Piece piece) const { return arrays_[static_cast<std::size_t>(piece)].data(); }
+
+  Index buffered_tokens() const { return buffered_tokens_; }
+  bool pending() const { return pending_; }
+
+  // What a call ends with: `keep` rows are buffered, input states are used up (pending_k and pending_v become +0.0).
+  void finish_call(Index keep);
+  Mamba3Rows buffer();
+
+ private:
+  Memory& memory_;
+  Index d_model_;
+  Index batch_size_;
+  std::array<DeviceArray<float>, kMamba3Pieces> arrays_;
+  Index buffered_tokens_ = 0;
+  bool pending_ = false;
+};
+
+}  // namespace samba
