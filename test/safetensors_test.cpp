@@ -2,7 +2,10 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <filesystem>
 #include <vector>
+
+#include <unistd.h>
 
 #include "samba/core/error.h"
 
@@ -90,6 +93,22 @@ TEST_CASE("contradictory tensor entries are refused") {
   CHECK(two(tensor("a", "F32", "[1]", "[0,4]"), tensor("b", "F32", "[1]", "[0,4]")) == "offsets");
   CHECK(two(tensor("a", "F32", "[2]", "[0,8]"), tensor("b", "F32", "[1]", "[4,8]")) == "offsets");
   CHECK(two(tensor("a", "F32", "[1]", "[0,4]"), tensor("a", "F32", "[1]", "[4,8]")) == "header");
+}
+
+TEST_CASE("a written safetensors file reads back equal, and its data begin at a multiple of 8") {
+  const auto path = std::filesystem::temp_directory_path() / ("samba_safetensors_" + std::to_string(::getpid()));
+  const float values[3] = {1.0F, -0.0F, 3.5F};
+  const std::int32_t ids[2] = {7, -100};
+  write_safetensors(path, {{"x", {DType::float32, {3, 1}, values}}, {"ids", {DType::int32, {2}, ids}}}, {{"k", "v"}});
+  const SafetensorsFile file = read_safetensors(path);
+  const auto size = std::filesystem::file_size(path);
+  std::filesystem::remove(path);
+  CHECK(size % 4 == 0);
+  CHECK(file.metadata == std::map<std::string, std::string>{{"k", "v"}});
+  REQUIRE(file.tensors.size() == 2);
+  CHECK(file.tensors.at("x").shape() == Shape{3, 1});
+  CHECK(std::memcmp(file.tensors.at("x").data(), values, sizeof(values)) == 0);
+  CHECK(std::memcmp(file.tensors.at("ids").data(), ids, sizeof(ids)) == 0);
 }
 
 }  // namespace samba

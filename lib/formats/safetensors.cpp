@@ -1,12 +1,12 @@
 #include "samba/formats/safetensors.h"
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "samba/core/error.h"
+#include "samba/core/files.h"
 
 namespace samba {
 namespace {
@@ -208,16 +208,8 @@ SafetensorsFile parse_safetensors(std::span<const std::byte> bytes, const std::s
 }
 
 SafetensorsFile read_safetensors(const std::filesystem::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) refuse_value("cannot open " + path.string());
-  stream.seekg(0, std::ios::end);
-  const std::streamoff size = stream.tellg();
-  if (size < 0) refuse_value("cannot read " + path.string());
-  std::vector<std::byte> bytes(static_cast<std::size_t>(size));
-  stream.seekg(0);
-  stream.read(reinterpret_cast<char*>(bytes.data()), size);
-  if (!stream) refuse_value("cannot read " + path.string());
-  return parse_safetensors(bytes, path.string());
+  const MappedFile file(path);
+  return parse_safetensors(file.bytes(), path.string());
 }
 
 std::string safetensors_header(const ConstArrayMap& tensors, const std::map<std::string, std::string>& metadata) {
@@ -233,6 +225,20 @@ std::string safetensors_header(const ConstArrayMap& tensors, const std::map<std:
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');
   return text;
+}
+
+void write_safetensors(const std::filesystem::path& path, const ConstArrayMap& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  const std::string header = safetensors_header(tensors, metadata);
+  std::uint8_t length[8];
+  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<std::uint8_t>(header.size() >> (8 * i));
+  AtomicFile file(path);
+  file.write(length, sizeof(length));
+  file.write(header);
+  for (const auto& [name, array] : tensors) {
+    file.write(array.data, static_cast<std::size_t>(array.size()) * dtype_size(array.dtype));
+  }
+  file.commit();
 }
 
 }  // namespace samba

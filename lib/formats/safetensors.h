@@ -23,7 +23,7 @@ struct SafetensorsFile {
 // The longest header that is read: 100 MB, the limit of the format's own library.
 inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;
 
-// Throws Error(corrupt) for a damaged file and Error(value) for one that cannot be opened or read.
+// Throws Error(corrupt) for a damaged file and the errors of samba/core/files.h for one that cannot be read.
 SafetensorsFile read_safetensors(const std::filesystem::path& path);
 
 // The same from bytes in memory; `source` names them in messages.
