@@ -23,6 +23,9 @@ struct AttentionShape {
     return first_position - window + 1;
   }
   Index keys() const { return first_position + queries - first_key(); }  // S, the length of the span
+
+  // The visible keys of the query at absolute position p are [first_visible(p), p].
+  Index first_visible(Index p) const { return window == 0 || p < window ? 0 : p - window + 1; }
 };
 
 // Where the keys and values of the span lie. The row of the key at absolute position p, KV head g, batch row b is
@@ -34,6 +37,11 @@ struct KeyValueView {
   Index batch_stride = 0, head_stride = 0, slot_stride = 0;
   Index ring = 0;
   Index origin = 0;
+
+  Index slot(Index p) const { return ring > 0 ? p % ring : p - origin; }
+  Index row(Index batch_row, Index kv_head, Index p) const {  // offset of a key's (and value's) first float
+    return batch_row * batch_stride + kv_head * head_stride + slot(p) * slot_stride;
+  }
 };
 
 // Intermediates for the stages of recorded cases, each null or [batch, n_heads, queries, S] (maximum, denominators:
