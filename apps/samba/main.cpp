@@ -1,1 +1,193 @@
-int main() { return 0; }
+// The executable: flags, the choice of a command, and what an error means for the exit code.
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+
+#include "commands.h"
+#include "output.h"
+#include "samba/backends/registry.h"
+#include "samba/core/error.h"
+#include "samba/core/names.h"
+
+namespace samba::apps {
+
+namespace {
+
+constexpr int kBadUse = 2;
+constexpr int kInternal = 70;
+
+int exit_code(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::check:
+      return 1;
+    case ErrorKind::value:
+    case ErrorKind::type:
+    case ErrorKind::unsupported:
+      return kBadUse;
+    case ErrorKind::corrupt:
+      return 3;
+    case ErrorKind::resource:
+      return 4;
+    case ErrorKind::internal:
+      break;
+  }
+  return kInternal;
+}
+
+std::string join(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+std::string version_text() {
+  const std::unique_ptr<Executor> best = samba::make_executor("auto");
+  return "samba " SAMBA_VERSION "\nbuild: " SAMBA_BUILD_DESCRIPTION "\ndevices: auto, " + join(executor_names()) +
+         "\ninstruction sets: " + join(instruction_sets()) + " (chosen: " + best->instruction_set() + ")\n";
+}
+
+void add_common_flags(CLI::App& app, CommonOptions& common) {
+  app.add_option("--device", common.device, "where to compute: auto, cpu, reference, cuda, hip")->capture_default_str();
+  app.add_option("--threads", common.threads, "threads to use; 0: all cores this process may use")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  app.add_option("--isa", common.instruction_set, "instruction set of the cpu device (default: the best there is)")
+      ->envname("SAMBA_ISA");
+  app.add_option("--numeric-mode", common.numeric_mode, "identical, deterministic or fast")
+      ->check(CLI::IsMember({"identical", "deterministic", "fast"}))
+      ->capture_default_str();
+  app.add_flag("--json", common.json, "one machine-readable document (or JSON lines) on stdout");
+  app.add_option("--log-level", common.log_level, "trace, debug, info, warn, error or off")
+      ->envname("SAMBA_LOG")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
+      ->capture_default_str();
+  app.add_option("--progress", common.progress, "auto, always or never")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->capture_default_str();
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+// What was not understood, and the nearest thing that would have been.
+std::string unexpected_argument(const CLI::App& app) {
+  const std::vector<CLI::App*> given = app.get_subcommands();
+  const std::vector<std::string> remaining = app.remaining(true);
+  std::string argument = remaining.empty() ? "" : remaining.front();
+  for (const std::string& text : remaining) {
+    if (text.starts_with("-")) {
+      argument = text;
+      break;
+    }
+  }
+  argument = argument.substr(0, argument.find('='));
+  std::vector<std::string> known;
+  std::string message;
+  if (given.empty() && !argument.starts_with("-")) {
+    message = "unknown command '" + argument + "'";
+    for (const CLI::App* command : app.get_subcommands(nullptr)) known.push_back(command->get_name());
+  } else {
+    message = (argument.starts_with("-") ? "unknown flag " : "unexpected argument ") + argument;
+    known = option_names(app);
+    if (!given.empty()) {
+      message += " of samba " + given.front()->get_name();
+      for (const std::string& name : option_names(*given.front())) known.push_back(name);
+    }
+  }
+  const std::string nearest = nearest_name(argument, known);
+  if (!nearest.empty()) return message + "; did you mean " + nearest + "?";
+  return message + "; see samba " + (given.empty() ? "" : given.front()->get_name() + " ") + "--help";
+}
+
+void set_up_logging(const CommonOptions& common) {
+  auto logger = spdlog::stderr_color_mt("samba");
+  logger->set_pattern("%^%l%$: %v");
+  logger->set_level(spdlog::level::from_str(common.log_level == "warn" ? "warning" : common.log_level));
+  spdlog::set_default_logger(logger);
+}
+
+int fail(const std::string& message, int code) {
+  std::fprintf(stderr, "samba: %s\n", message.c_str());
+  return code;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"samba trains and runs Transformer and Mamba language models with the same bits everywhere.", "samba"};
+  CommandLine line;
+  add_common_flags(app, line.common);
+  app.set_version_flag("--version", version_text, "version, build flags, devices, instruction set");
+  app.require_subcommand(0, 1);
+  add_train_command(app, line);
+  add_decode_command(app, line);
+  add_prefill_command(app, line);
+  add_verify_command(app, line);
+  add_convert_command(app, line);
+  add_inspect_command(app, line);
+  add_completion_command(app, line);
+  app.footer(
+      "samba COMMAND --help shows the flags of a command and an example.\nExit codes: 0 fine; 1 a check failed or "
+      "the loss was not finite; 2 bad use or input; 3 damaged file;\n4 memory, disk or device; 70 internal; 130 "
+      "interrupted.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ExtrasError&) {
+    return fail(unexpected_argument(app), kBadUse);
+  } catch (const CLI::ParseError& error) {
+    return fail(error.what(), kBadUse);
+  }
+  set_up_logging(line.common);
+  if (line.common.numeric_mode != "identical") {
+    refuse_unsupported("--numeric-mode " + line.common.numeric_mode + " is not offered yet; accepted: identical");
+  }
+  for (const CommandLine::Entry& entry : line.entries()) {
+    if (entry.command->parsed()) return entry.action();
+  }
+  print(app.help());
+  return kBadUse;
+}
+
+}  // namespace
+
+void CommandLine::on(CLI::App* command, const std::string& example, std::function<int()> action) {
+  command->fallthrough();
+  command->footer("Example:\n  " + example +
+                  "\n\nFlags of every command (samba --help): --device --threads --isa "
+                  "--numeric-mode --json --log-level --progress");
+  entries_.push_back({command, std::move(action)});
+}
+
+std::unique_ptr<Executor> make_executor(const CommonOptions& common) {
+  return samba::make_executor(common.device, {common.threads, common.instruction_set});
+}
+
+}  // namespace samba::apps
+
+int main(int argc, char** argv) {
+  using namespace samba;
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is told by write()
+  std::signal(SIGXFSZ, SIG_IGN);  // so is a file that may not grow
+  try {
+    return apps::run(argc, argv);
+  } catch (const apps::OutputClosed&) {
+    return 0;
+  } catch (const Error& error) {
+    return apps::fail(error.what(), apps::exit_code(error.kind()));
+  } catch (const std::bad_alloc&) {
+    return apps::fail("out of memory", 4);
+  } catch (const std::exception& error) {
+    return apps::fail(std::string("internal error: ") + error.what(), apps::kInternal);
+  }
+}
