@@ -13,7 +13,8 @@ class ElementwiseReference final : public ElementwiseKernels {
   void add(Index n, const float* a, const float* b, float* out) override;
   void flush(Index n, const float* x, float* out) override;
   void swiglu_forward(Index n, const float* gate, const float* up, float* act, float* gated) override;
-  void swiglu_backward(Index n, const float* gate, const float* up, const float* act, const float* d_gated, float* d_act, float* d_up, float* d_gate) override;
+  void swiglu_backward(Index n, const float* gate, const float* up, const float* act, const float* d_gated,
+                       float* d_act, float* d_up, float* d_gate) override;
   void zero_padding(Index batch, Index length, Index width, const std::int32_t* lengths, float* x) override;
   Index first_non_finite(Index n, const float* x) override;
 };

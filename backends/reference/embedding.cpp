@@ -1,10 +1,26 @@
 #include "samba/backends/reference/embedding.h"
 
-#include "samba/core/error.h"
+#include <algorithm>
+
+#include "samba/numerics/float32.h"
 
 namespace samba::reference {
 
-void EmbeddingReference::embedding_forward(Index /*positions*/, Index /*width*/, const std::int32_t* /*ids*/, const float* /*weight*/, float* /*y*/) { throw Error(ErrorKind::internal, "embedding_forward: to be written"); }
-void EmbeddingReference::embedding_backward(Index /*positions*/, Index /*vocab*/, Index /*width*/, const std::int32_t* /*ids*/, const float* /*dy*/, bool /*carry*/, Index /*padding_id*/, float* /*d_weight*/) { throw Error(ErrorKind::internal, "embedding_backward: to be written"); }
+void EmbeddingReference::embedding_forward(Index positions, Index width, const std::int32_t* ids, const float* weight,
+                                           float* y) {
+  for (Index t = 0; t < positions; ++t) {
+    for (Index j = 0; j < width; ++j) y[t * width + j] = flush(weight[ids[t] * width + j]);
+  }
+}
+
+void EmbeddingReference::embedding_backward(Index positions, Index vocab, Index width, const std::int32_t* ids,
+                                            const float* dy, bool carry, Index padding_id, float* d_weight) {
+  if (!carry) std::fill(d_weight, d_weight + vocab * width, 0.0F);
+  for (Index t = 0; t < positions; ++t) {
+    if (ids[t] == padding_id) continue;
+    float* row = d_weight + ids[t] * width;
+    for (Index j = 0; j < width; ++j) row[j] = add(row[j], dy[t * width + j]);
+  }
+}
 
 }  // namespace samba::reference

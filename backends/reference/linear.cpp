@@ -1,16 +1,129 @@
 #include "samba/backends/reference/linear.h"
 
-#include "samba/core/error.h"
+#include <algorithm>
+#include <vector>
+
+#include "samba/backends/reference/clones.h"
+#include "samba/numerics/fold.h"
 
 namespace samba::reference {
 
-void LinearReference::gemm(Layout /*layout*/, Index /*m*/, Index /*n*/, Index /*k*/, const float* /*a*/, const float* /*b*/, float* /*c*/) { throw Error(ErrorKind::internal, "gemm: to be written"); }
-std::unique_ptr<PreparedWeight> LinearReference::prepare(Index /*n*/, Index /*k*/, const float* /*weight*/) { throw Error(ErrorKind::internal, "prepare: to be written"); }
-void LinearReference::refresh(PreparedWeight& /*prepared*/, const float* /*weight*/) { throw Error(ErrorKind::internal, "refresh: to be written"); }
-void LinearReference::linear(const PreparedWeight& /*weight*/, Index /*m*/, const float* /*x*/, float* /*y*/) { throw Error(ErrorKind::internal, "linear: to be written"); }
-void LinearReference::add_bias(Index /*m*/, Index /*n*/, const float* /*bias*/, float* /*y*/) { throw Error(ErrorKind::internal, "add_bias: to be written"); }
-void LinearReference::column_sum(Index /*rows*/, Index /*width*/, const float* /*v*/, float* /*out*/) { throw Error(ErrorKind::internal, "column_sum: to be written"); }
-float LinearReference::dot(Index /*n*/, const float* /*a*/, const float* /*b*/) { throw Error(ErrorKind::internal, "dot: to be written"); }
-float LinearReference::sum(Index /*n*/, const float* /*x*/) { throw Error(ErrorKind::internal, "sum: to be written"); }
+namespace {
+
+constexpr Index kTile = 16;  // cells computed side by side, so that a compiler can use vectors
+
+// c[i, j .. j + columns) = the fold over p of a(i, p) * b[p, j ..], b row-major with rows of n.
+struct Product {
+  Index m, n, k;
+  const float* a;
+  Index a_row, a_term;  // floats from a(i, p) to a(i + 1, p) and to a(i, p + 1)
+  const float* b;
+  float* c;
+};
+
+inline void leaf_partials(const Product& g, Index i, Index j, Index columns, Index first, Index end, float* acc) {
+  for (Index q = 0; q < columns; ++q) acc[q] = 0.0F;
+  for (Index p = first; p < end; ++p) {
+    const float a = flush(g.a[i * g.a_row + p * g.a_term]);
+    const float* b = g.b + p * g.n + j;
+    for (Index q = 0; q < columns; ++q) acc[q] = flush(fma(a, flush(b[q]), acc[q]));
+  }
+}
+
+SAMBA_FMA_CLONES void multiply(const Product& g) {
+  const Index leaf = leaf_length(g.k);
+  for (Index i = 0; i < g.m; ++i) {
+    for (Index j = 0; j < g.n; j += kTile) {
+      const Index columns = std::min(kTile, g.n - j);
+      TreeFold trees[kTile];
+      for (Index first = 0; first < g.k; first += leaf) {
+        const Index end = std::min(g.k, first + leaf);
+        float acc[kTile];
+        if (columns == kTile) {
+          leaf_partials(g, i, j, kTile, first, end, acc);
+        } else {
+          leaf_partials(g, i, j, columns, first, end, acc);
+        }
+        for (Index q = 0; q < columns; ++q) trees[q].push(acc[q]);
+      }
+      for (Index q = 0; q < columns; ++q) g.c[i * g.n + j + q] = trees[q].finish();
+    }
+  }
+}
+
+// to[k, n] = from[n, k]
+void transpose(Index n, Index k, const float* from, float* to) {
+  for (Index i = 0; i < n; ++i) {
+    for (Index p = 0; p < k; ++p) to[p * n + i] = from[i * k + p];
+  }
+}
+
+class TransposedWeight final : public PreparedWeight {
+ public:
+  TransposedWeight(Index n, Index k, const float* weight) : n_(n), k_(k), values_(static_cast<std::size_t>(n * k)) {
+    refresh(weight);
+  }
+  Index rows() const override { return n_; }
+  Index columns() const override { return k_; }
+  void refresh(const float* weight) { transpose(n_, k_, weight, values_.data()); }
+  const float* values() const { return values_.data(); }  // [k, n]
+
+ private:
+  Index n_, k_;
+  std::vector<float> values_;
+};
+
+SAMBA_FMA_CLONES float dot_product(Index n, const float* a, const float* b) {
+  return dot(
+      n, [a](Index i) { return a[i]; }, [b](Index i) { return b[i]; });
+}
+
+}  // namespace
+
+void LinearReference::gemm(Layout layout, Index m, Index n, Index k, const float* a, const float* b, float* c) {
+  switch (layout) {
+    case Layout::nn:
+      return multiply({m, n, k, a, k, 1, b, c});
+    case Layout::tn:
+      return multiply({m, n, k, a, 1, m, b, c});
+    case Layout::nt: {
+      const TransposedWeight columns(n, k, b);
+      return multiply({m, n, k, a, k, 1, columns.values(), c});
+    }
+  }
+}
+
+std::unique_ptr<PreparedWeight> LinearReference::prepare(Index n, Index k, const float* weight) {
+  return std::make_unique<TransposedWeight>(n, k, weight);
+}
+
+void LinearReference::refresh(PreparedWeight& prepared, const float* weight) {
+  static_cast<TransposedWeight&>(prepared).refresh(weight);
+}
+
+void LinearReference::linear(const PreparedWeight& weight, Index m, const float* x, float* y) {
+  const Index n = weight.rows(), k = weight.columns();
+  multiply({m, n, k, x, k, 1, static_cast<const TransposedWeight&>(weight).values(), y});
+}
+
+void LinearReference::add_bias(Index m, Index n, const float* bias, float* y) {
+  for (Index i = 0; i < m; ++i) {
+    for (Index j = 0; j < n; ++j) y[i * n + j] = add(y[i * n + j], bias[j]);
+  }
+}
+
+void LinearReference::column_sum(Index rows, Index width, const float* v, float* out) {
+  const std::vector<float> ones(static_cast<std::size_t>(rows), 1.0F);
+  multiply({1, width, rows, ones.data(), rows, 1, v, out});
+}
+
+float LinearReference::dot(Index n, const float* a, const float* b) {
+  return dot_product(n, a, b);
+}
+
+float LinearReference::sum(Index n, const float* x) {
+  return samba::dot(
+      n, [x](Index i) { return x[i]; }, [](Index) { return 1.0F; });
+}
 
 }  // namespace samba::reference

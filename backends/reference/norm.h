@@ -7,13 +7,20 @@ namespace samba::reference {
 
 class NormReference final : public NormKernels {
  public:
-  void rms_norm_forward(Index rows, Index width, float eps, bool offset, const float* x, const float* weight, float* y, float* sumsq, float* rstd) override;
-  void rms_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight, const float* dy, float* dx, float* d_weight, float* dot) override;
-  void layer_norm_block(Index rows, Index width, float eps, const float* x, const float* weight, const float* bias, float* y, float* sumsq) override;
-  void layer_norm_forward(Index rows, Index width, float eps, const float* x, const float* weight, const float* bias, float* y) override;
-  void layer_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight, const float* dy, float* dx, float* d_weight, float* d_bias) override;
-  void mamba_norm_forward(Index rows, Index width, float eps, const float* x, const float* weight, float* y, float* sumsq) override;
-  void mamba_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight, const float* sumsq, const float* dy, const float* residual_gradient, float* dx, float* d_weight) override;
+  void rms_norm_forward(Index rows, Index width, float eps, bool offset, const float* x, const float* weight, float* y,
+                        float* sumsq, float* rstd) override;
+  void rms_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight, const float* dy,
+                         float* dx, float* d_weight, float* dot) override;
+  void layer_norm_block(Index rows, Index width, float eps, const float* x, const float* weight, const float* bias,
+                        float* y, float* sumsq) override;
+  void layer_norm_forward(Index rows, Index width, float eps, const float* x, const float* weight, const float* bias,
+                          float* y) override;
+  void layer_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight, const float* dy,
+                           float* dx, float* d_weight, float* d_bias) override;
+  void mamba_norm_forward(Index rows, Index width, float eps, const float* x, const float* weight, float* y,
+                          float* sumsq) override;
+  void mamba_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight, const float* sumsq,
+                           const float* dy, const float* residual_gradient, float* dx, float* d_weight) override;
 };
 
 }  // namespace samba::reference
