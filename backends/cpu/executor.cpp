@@ -1,11 +1,11 @@
 #include "samba/backends/cpu/executor.h"
 
 #include "samba/backends/cpu/context.h"
+#include "samba/backends/cpu/linear.h"
 #include "samba/backends/host_memory.h"
 #include "samba/backends/reference/attention.h"
 #include "samba/backends/reference/elementwise.h"
 #include "samba/backends/reference/embedding.h"
-#include "samba/backends/reference/linear.h"
 #include "samba/backends/reference/loss.h"
 #include "samba/backends/reference/mamba3.h"
 #include "samba/backends/reference/norm.h"
@@ -80,7 +80,7 @@ class CpuExecutor final : public Executor {
   reference::AttentionReference attention_;
   reference::ElementwiseReference elementwise_;
   reference::EmbeddingReference embedding_;
-  reference::LinearReference linear_;
+  LinearCpu linear_{context_};
   reference::LossReference loss_;
   reference::Mamba3Reference mamba3_;
   reference::NormReference norm_;

@@ -1,0 +1,142 @@
+// The register tile of the matrix product, once per target.
+//
+// One call runs one leaf of R rows by V vectors of columns: R*V independent chains of fused steps, ascending in p, and
+// combines the finished partial with the partials of earlier leaves by the binary counter of spec 10 section 3:
+// leaf t joins the waiting partials of the trailing ones of t; the last leaf joins all that wait. Inside a DazScope the
+// intermediate flushes are the identity, so only the stored cell is flushed by bits.
+#if defined(SAMBA_CPU_GEMM_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SAMBA_CPU_GEMM_TILE_INL_H_
+#undef SAMBA_CPU_GEMM_TILE_INL_H_
+#else
+#define SAMBA_CPU_GEMM_TILE_INL_H_
+#endif
+
+#include "samba/backends/cpu/lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace samba::cpu::HWY_NAMESPACE {
+
+// Tile sizes: AVX-512 has 32 registers (8 x 3 accumulators, 3 operands, the broadcast is a memory operand), AVX2 and the
+// others 16 (6 x 2 accumulators, 2 operands, 1 broadcast).
+#if HWY_TARGET <= HWY_AVX3
+inline constexpr int kTileRows = 8;
+inline constexpr int kTileVectors = 3;
+#else
+inline constexpr int kTileRows = 6;
+inline constexpr int kTileVectors = 2;
+#endif
+
+struct TileLeaf {
+  const float* a;  // [length][rows of the tile], packed
+  const float* b;  // [length][V * lanes], packed
+  Index length;
+  Index leaf;      // t
+  bool last;
+  float* waiting;      // partial tiles by level, each [R][V * lanes]
+  Index level_stride;  // floats between two levels
+  float* c;            // the tile's first cell
+  Index c_stride;
+  Index columns;       // valid columns, <= V * lanes
+};
+
+template <int R, int V>
+HWY_INLINE void run_tile_leaf(const TileLeaf& leaf) {
+  const hn::ScalableTag<float> d;
+  const Index lanes = static_cast<Index>(hn::Lanes(d));
+  hn::Vec<decltype(d)> acc[R][V];
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 3
+    for (int j = 0; j < V; ++j) acc[i][j] = hn::Zero(d);
+  }
+  const float* HWY_RESTRICT a = leaf.a;
+  const float* HWY_RESTRICT b = leaf.b;
+  for (Index p = 0; p < leaf.length; ++p) {
+    hn::Vec<decltype(d)> columns[V];
+#pragma GCC unroll 3
+    for (int j = 0; j < V; ++j) columns[j] = flush_operand(d, hn::Load(d, b + j * lanes));
+#pragma GCC unroll 8
+    for (int i = 0; i < R; ++i) {
+      const auto value = flush_operand(d, hn::Set(d, a[i]));
+#pragma GCC unroll 3
+      for (int j = 0; j < V; ++j) acc[i][j] = flush_operand(d, fused(d, value, columns[j], acc[i][j]));
+    }
+    a += R;
+    b += V * lanes;
+  }
+
+  // Pairings of the tree: with the last leaf every waiting level, else the trailing ones of t.
+  Index level = 0;
+  for (Index rest = leaf.leaf; rest != 0; rest >>= 1, ++level) {
+    if ((rest & 1) == 0) {
+      if (!leaf.last) break;
+      continue;
+    }
+    const float* HWY_RESTRICT lower = leaf.waiting + level * leaf.level_stride;
+#pragma GCC unroll 8
+    for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 3
+      for (int j = 0; j < V; ++j) {
+        acc[i][j] = flush_operand(d, hn::Add(hn::Load(d, lower + (i * V + j) * lanes), acc[i][j]));
+      }
+    }
+  }
+
+  if (!leaf.last) {
+    float* HWY_RESTRICT waiting = leaf.waiting + level * leaf.level_stride;
+#pragma GCC unroll 8
+    for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 3
+      for (int j = 0; j < V; ++j) hn::Store(acc[i][j], d, waiting + (i * V + j) * lanes);
+    }
+    return;
+  }
+  const Index whole = leaf.columns / lanes;
+  const std::size_t rest = static_cast<std::size_t>(leaf.columns % lanes);
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) {
+    float* row = leaf.c + i * leaf.c_stride;
+#pragma GCC unroll 3
+    for (int j = 0; j < V; ++j) {
+      const auto cells = flush_store(d, acc[i][j]);
+      if (j < whole) {
+        hn::StoreU(cells, d, row + j * lanes);
+      } else if (rest != 0) {
+        hn::BlendedStore(cells, hn::FirstN(d, rest), d, row + j * lanes);
+      }
+    }
+  }
+}
+
+template <int V>
+void run_tile_rows(int rows, const TileLeaf& leaf) {
+  switch (rows) {
+    case 1: return run_tile_leaf<1, V>(leaf);
+    case 2: return run_tile_leaf<2, V>(leaf);
+    case 3: return run_tile_leaf<3, V>(leaf);
+    case 4: return run_tile_leaf<4, V>(leaf);
+    case 5: return run_tile_leaf<5, V>(leaf);
+    case 6: return run_tile_leaf<6, V>(leaf);
+#if HWY_TARGET <= HWY_AVX3
+    case 7: return run_tile_leaf<7, V>(leaf);
+    case 8: return run_tile_leaf<8, V>(leaf);
+#endif
+    default: return;
+  }
+}
+
+HWY_INLINE void run_tile(int rows, int vectors, const TileLeaf& leaf) {
+  switch (vectors) {
+    case 1: return run_tile_rows<1>(rows, leaf);
+    case 2: return run_tile_rows<2>(rows, leaf);
+#if HWY_TARGET <= HWY_AVX3
+    case 3: return run_tile_rows<3>(rows, leaf);
+#endif
+    default: return;
+  }
+}
+
+}  // namespace samba::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
