@@ -31,8 +31,8 @@ class Context {
   }
 
   // Calls body(first, last, thread) for contiguous parts of [0, count), one a thread, each inside a DazScope. The parts
-  // depend on count, `grain` (their sizes are multiples of it) and the number of threads alone. The calling thread takes
-  // part. An exception of a part is thrown again here.
+  // depend on count, `grain` (their sizes are multiples of it) and the number of threads alone. The calling thread
+  // takes part. An exception of a part is thrown again here.
   template <class Body>
   void parallel(Index count, Index grain, Body&& body) {
     if (count <= 0) return;

@@ -16,8 +16,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace samba::cpu::HWY_NAMESPACE {
 
-// Tile sizes: AVX-512 has 32 registers (8 x 3 accumulators, 3 operands, the broadcast is a memory operand), AVX2 and the
-// others 16 (6 x 2 accumulators, 2 operands, 1 broadcast).
+// Tile sizes: AVX-512 has 32 registers (8 x 3 accumulators, 3 operands, the broadcast is a memory operand), AVX2 and
+// the others 16 (6 x 2 accumulators, 2 operands, 1 broadcast).
 #if HWY_TARGET <= HWY_AVX3
 inline constexpr int kTileRows = 8;
 inline constexpr int kTileVectors = 3;
@@ -30,13 +30,13 @@ struct TileLeaf {
   const float* a;  // [length][rows of the tile], packed
   const float* b;  // [length][V * lanes], packed
   Index length;
-  Index leaf;      // t
+  Index leaf;  // t
   bool last;
   float* waiting;      // partial tiles by level, each [R][V * lanes]
   Index level_stride;  // floats between two levels
   float* c;            // the tile's first cell
   Index c_stride;
-  Index columns;       // valid columns, <= V * lanes
+  Index columns;  // valid columns, <= V * lanes
 };
 
 template <int R, int V>
@@ -111,28 +111,41 @@ HWY_INLINE void run_tile_leaf(const TileLeaf& leaf) {
 template <int V>
 void run_tile_rows(int rows, const TileLeaf& leaf) {
   switch (rows) {
-    case 1: return run_tile_leaf<1, V>(leaf);
-    case 2: return run_tile_leaf<2, V>(leaf);
-    case 3: return run_tile_leaf<3, V>(leaf);
-    case 4: return run_tile_leaf<4, V>(leaf);
-    case 5: return run_tile_leaf<5, V>(leaf);
-    case 6: return run_tile_leaf<6, V>(leaf);
+    case 1:
+      return run_tile_leaf<1, V>(leaf);
+    case 2:
+      return run_tile_leaf<2, V>(leaf);
+    case 3:
+      return run_tile_leaf<3, V>(leaf);
+    case 4:
+      return run_tile_leaf<4, V>(leaf);
+    case 5:
+      return run_tile_leaf<5, V>(leaf);
+    case 6:
+      return run_tile_leaf<6, V>(leaf);
 #if HWY_TARGET <= HWY_AVX3
-    case 7: return run_tile_leaf<7, V>(leaf);
-    case 8: return run_tile_leaf<8, V>(leaf);
+    case 7:
+      return run_tile_leaf<7, V>(leaf);
+    case 8:
+      return run_tile_leaf<8, V>(leaf);
 #endif
-    default: return;
+    default:
+      return;
   }
 }
 
 HWY_INLINE void run_tile(int rows, int vectors, const TileLeaf& leaf) {
   switch (vectors) {
-    case 1: return run_tile_rows<1>(rows, leaf);
-    case 2: return run_tile_rows<2>(rows, leaf);
+    case 1:
+      return run_tile_rows<1>(rows, leaf);
+    case 2:
+      return run_tile_rows<2>(rows, leaf);
 #if HWY_TARGET <= HWY_AVX3
-    case 3: return run_tile_rows<3>(rows, leaf);
+    case 3:
+      return run_tile_rows<3>(rows, leaf);
 #endif
-    default: return;
+    default:
+      return;
   }
 }
 

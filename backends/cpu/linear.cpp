@@ -195,9 +195,9 @@ HWY_EXPORT(add_bias_rows);
 HWY_EXPORT(column_sums);
 HWY_EXPORT(dot_leaves);
 
-constexpr Index kBlockRows = 64;                  // rows that walk the leaves of a panel together
-constexpr Index kSecondLevelFloats = 96 * 1024;   // their packed A should stay in the second-level cache (384 KiB)
-constexpr Index kSmallProduct = 32 * 1024;        // cells times K below which one thread is faster
+constexpr Index kBlockRows = 64;                 // rows that walk the leaves of a panel together
+constexpr Index kSecondLevelFloats = 96 * 1024;  // their packed A should stay in the second-level cache (384 KiB)
+constexpr Index kSmallProduct = 32 * 1024;       // cells times K below which one thread is faster
 
 class PackedWeight final : public PreparedWeight {
  public:

@@ -34,8 +34,6 @@ class Sha256 {
 
 std::string to_hex(std::span<const std::uint8_t> bytes);  // lower case
 std::string sha256_hex(const void* data, std::size_t bytes);
-inline std::string sha256_hex(std::string_view text) {
-  return sha256_hex(text.data(), text.size());
-}
+inline std::string sha256_hex(std::string_view text) { return sha256_hex(text.data(), text.size()); }
 
 }  // namespace samba

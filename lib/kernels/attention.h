@@ -10,7 +10,7 @@ namespace samba {
 
 struct AttentionShape {
   Index batch = 0;
-  Index queries = 0;         // L, tokens of this call
+  Index queries = 0;  // L, tokens of this call
   Index n_heads = 0;
   Index n_kv_heads = 0;
   Index head_dim = 0;
@@ -71,8 +71,8 @@ class AttentionKernels {
   virtual void attention_forward(const AttentionShape& shape, const float* q, const KeyValueView& view, float* context,
                                  const AttentionStages& stages) = 0;
 
-  // From an empty cache: first_position = 0, no softcap, L = shape.queries. q, d_context, dq: [batch*L, n_heads*head_dim];
-  // k (rotated), v, dk, dv: [batch*L, n_kv_heads*head_dim]. The weights are rebuilt from q and k.
+  // From an empty cache: first_position = 0, no softcap, L = shape.queries. q, d_context, dq: [batch*L,
+  // n_heads*head_dim]; k (rotated), v, dk, dv: [batch*L, n_kv_heads*head_dim]. The weights are rebuilt from q and k.
   virtual void attention_backward(const AttentionShape& shape, const float* q, const float* k, const float* v,
                                   const float* d_context, float* dq, float* dk, float* dv,
                                   const AttentionBackwardStages& stages) = 0;

@@ -6,7 +6,20 @@
 namespace samba {
 
 enum class UnaryFunction {
-  exp, log, log1p, sqrt, rsqrt, sigmoid, silu, softplus, sin, cos, tanh, erf, gelu, gelu_tanh
+  exp,
+  log,
+  log1p,
+  sqrt,
+  rsqrt,
+  sigmoid,
+  silu,
+  softplus,
+  sin,
+  cos,
+  tanh,
+  erf,
+  gelu,
+  gelu_tanh
 };
 enum class BinaryFunction { add, mul, div, max, pow };
 

@@ -46,13 +46,13 @@ struct Mamba3Rows {
 
 struct Mamba3Call {
   Index batch = 0;
-  Index tokens = 0;    // L >= 1
+  Index tokens = 0;  // L >= 1
   Index d_model = 0;
   Index buffered = 0;  // q0: rows of `buffer` in use; 0 without a state
 
   Index heads() const { return mamba3::heads(d_model); }
-  Index new_rows() const { return batch * tokens; }      // M
-  Index working_rows() const { return buffered + tokens; }  // T, a batch row
+  Index new_rows() const { return batch * tokens; }                                        // M
+  Index working_rows() const { return buffered + tokens; }                                 // T, a batch row
   Index chunks() const { return (working_rows() + mamba3::kChunk - 1) / mamba3::kChunk; }  // C
 
   // Weights.
@@ -66,9 +66,10 @@ struct Mamba3Call {
   const float* in_proj = nullptr;  // [M, projection_width]
 
   // State. theta and h are read and written; null h and theta stand for a fresh zero state that is dropped.
-  float* theta = nullptr;      // (batch, H, 32)
-  float* h = nullptr;          // (batch, H, 64, 128) state entering the last working chunk; untouched while C == 1 and not pending
-  Mamba3Rows buffer;           // read only by the kernels; the block stores the last chunk's rows after the call
+  float* theta = nullptr;  // (batch, H, 32)
+  float* h =
+      nullptr;  // (batch, H, 64, 128) state entering the last working chunk; untouched while C == 1 and not pending
+  Mamba3Rows buffer;                 // read only by the kernels; the block stores the last chunk's rows after the call
   const float* pending_k = nullptr;  // (batch, H, 128), non-null exactly when input states are pending (spec 40 3.10)
   const float* pending_v = nullptr;  // (batch, H, 64)
 
@@ -79,25 +80,25 @@ struct Mamba3Call {
   float* angle_rate = nullptr;  // [M, 32]  mul(tanh(angle), PI)
   Mamba3Rows current;           // dt, sigma, adt by prepare_tokens; q, k by rotate; v points into in_proj
 
-  float* angles = nullptr;      // [M, H, 32] theta after each token, by accumulate_angles       section 3.7
-  float* qk_chain = nullptr;    // [M, H]   the un-scaled chain, by rotate                       section 3.8
-  float* gamma = nullptr;       // (batch, T, H) by weigh                                        section 3.6
-  float* scale = nullptr;       // (batch, T, H) by weigh
-  float* k_scaled = nullptr;    // (batch, T, H, 128) by weigh
+  float* angles = nullptr;    // [M, H, 32] theta after each token, by accumulate_angles       section 3.7
+  float* qk_chain = nullptr;  // [M, H]   the un-scaled chain, by rotate                       section 3.8
+  float* gamma = nullptr;     // (batch, T, H) by weigh                                        section 3.6
+  float* scale = nullptr;     // (batch, T, H) by weigh
+  float* k_scaled = nullptr;  // (batch, T, H, 128) by weigh
 
   // scan
-  float* skip = nullptr;        // [M, H, 64] y1
-  float* gate = nullptr;        // [M, H, 64] g, the input of out_proj
-  float* h_last = nullptr;      // optional (batch, H, 64, 128): the report; costs a chunk product a call
+  float* skip = nullptr;    // [M, H, 64] y1
+  float* gate = nullptr;    // [M, H, 64] g, the input of out_proj
+  float* h_last = nullptr;  // optional (batch, H, 64, 128): the report; costs a chunk product a call
   // Optional as a group: kept for the backward and as stages.
   float* dacs = nullptr;         // (batch, H, C, 64), all 64 rows: the last sum is repeated
   float* decay = nullptr;        // (batch, H, C, 64, 64)  "seg.L", every cell as spec 40 section 3.9 says
   float* scores = nullptr;       // (batch, H, C, 64, 64)  s_ij for j < i, elsewhere unspecified
   float* pass_states = nullptr;  // (batch, C, H, 64, 128)
   // Optional stages, each by itself.
-  float* qkdot = nullptr;        // [M, H]  mul(qk_chain, gamma of the token's working row)
-  float* y_intra = nullptr;      // [M, H, 64]
-  float* y_state = nullptr;      // [M, H, 64]
+  float* qkdot = nullptr;    // [M, H]  mul(qk_chain, gamma of the token's working row)
+  float* y_intra = nullptr;  // [M, H, 64]
+  float* y_state = nullptr;  // [M, H, 64]
 };
 
 // Arrays of the backward (q0 = 0, T = tokens). Names are the golden stages "b.<name>" (spec 41 section 7) without the
@@ -111,35 +112,36 @@ struct Mamba3Gradients {
   float* d_v_skip = nullptr;  // [M, H, 64]
   float* d_qkdot = nullptr;   // [M, H]
 
-  // scan_backward                                                                  sections 3.4 to 3.8, 3.11 (d_adt_dacs, d_adt)
-  float* d_q16 = nullptr;        // [M, H, 128]
-  float* d_k16 = nullptr;        // [M, H, 128]
-  float* d_v16 = nullptr;        // [M, H, 64]
-  float* d_seg = nullptr;        // (batch, H, C, 64, 64), +0 where j >= i and in rows or columns >= real
-  float* d_adt_seg = nullptr;    // [M, H]
-  float* d_v17 = nullptr;        // [M, H, 64]
-  float* d_dacs_read = nullptr;  // [M, H]
-  float* d_dacs_rec = nullptr;   // [M, H]
-  float* d_q = nullptr;          // [M, H, 128]
-  float* d_k = nullptr;          // [M, H, 128]
-  float* d_v = nullptr;          // [M, H, 64]
-  float* d_dacs = nullptr;       // [M, H]
-  float* d_adt_dacs = nullptr;   // [M, H]
-  float* d_adt = nullptr;        // [M, H]
+  // scan_backward                                                                  sections 3.4 to 3.8, 3.11
+  // (d_adt_dacs, d_adt)
+  float* d_q16 = nullptr;            // [M, H, 128]
+  float* d_k16 = nullptr;            // [M, H, 128]
+  float* d_v16 = nullptr;            // [M, H, 64]
+  float* d_seg = nullptr;            // (batch, H, C, 64, 64), +0 where j >= i and in rows or columns >= real
+  float* d_adt_seg = nullptr;        // [M, H]
+  float* d_v17 = nullptr;            // [M, H, 64]
+  float* d_dacs_read = nullptr;      // [M, H]
+  float* d_dacs_rec = nullptr;       // [M, H]
+  float* d_q = nullptr;              // [M, H, 128]
+  float* d_k = nullptr;              // [M, H, 128]
+  float* d_v = nullptr;              // [M, H, 64]
+  float* d_dacs = nullptr;           // [M, H]
+  float* d_adt_dacs = nullptr;       // [M, H]
+  float* d_adt = nullptr;            // [M, H]
   float* state_gradients = nullptr;  // (batch, C, H, 64, 128) scratch: G of section 3.6
 
   // rotate_backward                                                                sections 3.3, 3.9, 3.10, 3.12
-  float* d_dt_qk = nullptr;      // [M, H]
-  float* d_trap_qk = nullptr;    // [M, H]
-  float* d_scale = nullptr;      // [M, H]
-  float* d_krot = nullptr;       // [M, H, 128]
-  float* d_qraw = nullptr;       // [M, H, 128]
-  float* d_kraw = nullptr;       // [M, H, 128]
-  float* d_theta = nullptr;      // [M, H, 32]
-  float* d_b = nullptr;          // [M, H, 128]
-  float* d_c = nullptr;          // [M, H, 128]
-  float* d_dt_cur = nullptr;     // [M, H]
-  float* d_trap = nullptr;       // [M, H]
+  float* d_dt_qk = nullptr;    // [M, H]
+  float* d_trap_qk = nullptr;  // [M, H]
+  float* d_scale = nullptr;    // [M, H]
+  float* d_krot = nullptr;     // [M, H, 128]
+  float* d_qraw = nullptr;     // [M, H, 128]
+  float* d_kraw = nullptr;     // [M, H, 128]
+  float* d_theta = nullptr;    // [M, H, 32]
+  float* d_b = nullptr;        // [M, H, 128]
+  float* d_c = nullptr;        // [M, H, 128]
+  float* d_dt_cur = nullptr;   // [M, H]
+  float* d_trap = nullptr;     // [M, H]
 
   // tokens_backward                                                                sections 3.11, 3.13 to 3.16
   float* d_theta_suffix = nullptr;  // [M, H, 32]
@@ -148,7 +150,7 @@ struct Mamba3Gradients {
   float* d_dd_a = nullptr;          // [M, H]
   float* b_weight_rows = nullptr;   // [M, 128]
   float* c_weight_rows = nullptr;   // [M, 128]
-  float* d_in_proj = nullptr;       // [M, projection_width]; gate_backward fills its z columns, tokens_backward the rest
+  float* d_in_proj = nullptr;  // [M, projection_width]; gate_backward fills its z columns, tokens_backward the rest
 };
 
 class Mamba3Kernels {

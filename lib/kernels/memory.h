@@ -81,8 +81,7 @@ class Workspace {
 
   class Scope {
    public:
-    explicit Scope(Workspace& workspace)
-        : workspace_(workspace), block_(workspace.block_), used_(workspace.used_) {}
+    explicit Scope(Workspace& workspace) : workspace_(workspace), block_(workspace.block_), used_(workspace.used_) {}
     ~Scope() {
       workspace_.block_ = block_;
       workspace_.used_ = used_;

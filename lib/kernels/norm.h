@@ -1,4 +1,5 @@
-// Norms (spec 10 sections 6 and 7; the Mamba norm of spec 40 section 3.1). x, y, dy, dx: [rows, width]; weight: [width].
+// Norms (spec 10 sections 6 and 7; the Mamba norm of spec 40 section 3.1). x, y, dy, dx: [rows, width]; weight:
+// [width].
 #pragma once
 
 #include "samba/core/array.h"

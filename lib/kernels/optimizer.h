@@ -8,13 +8,13 @@ namespace samba {
 
 struct AdamScalars {
   float beta1 = 0.0F, beta2 = 0.0F;
-  float c1 = 0.0F, c2 = 0.0F;       // 1 - beta
-  float step = 0.0F;                // lr / (1 - beta1^t)
-  float root_bias2 = 0.0F;          // sqrt(1 - beta2^t)
+  float c1 = 0.0F, c2 = 0.0F;  // 1 - beta
+  float step = 0.0F;           // lr / (1 - beta1^t)
+  float root_bias2 = 0.0F;     // sqrt(1 - beta2^t)
   float eps = 0.0F;
-  float weight_decay = 0.0F;        // 0: no decay step
-  float decay = 1.0F;               // 1 - lr * weight_decay
-  bool decoupled = true;            // AdamW; false: Adam
+  float weight_decay = 0.0F;  // 0: no decay step
+  float decay = 1.0F;         // 1 - lr * weight_decay
+  bool decoupled = true;      // AdamW; false: Adam
   bool maximize = false;
 };
 

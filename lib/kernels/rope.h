@@ -1,7 +1,8 @@
 // Rotary position embedding (spec 20 section 2; its backward: spec 21 section 5 step 15).
 //
 // x: [batch * length, n_heads * head_dim]; row b*length + l has position first_position + l. cosines, sines:
-// [positions, half], half = rotary_dim / 2, row = position. Columns from rotary_dim on are only flushed. out may not be x.
+// [positions, half], half = rotary_dim / 2, row = position. Columns from rotary_dim on are only flushed. out may not be
+// x.
 #pragma once
 
 #include "samba/core/array.h"

@@ -5,7 +5,8 @@
 
 // p = c0; p = fma(p, v, c1); ...
 template <class L, int kCount>
-SAMBA_HOST_DEVICE inline typename L::F horner(const L& l, typename L::F v, const std::uint32_t (&coefficients)[kCount]) {
+SAMBA_HOST_DEVICE inline typename L::F horner(const L& l, typename L::F v,
+                                              const std::uint32_t (&coefficients)[kCount]) {
   typename L::F p = l.bits(coefficients[0]);
   for (int i = 1; i < kCount; ++i) p = l.fma(p, v, l.bits(coefficients[i]));
   return p;
@@ -45,8 +46,9 @@ SAMBA_HOST_DEVICE inline typename L::F exp(const L& l, typename L::F x) {
 template <class L>
 SAMBA_HOST_DEVICE inline typename L::F log_core(const L& l, typename L::F t, typename L::F e) {
   const auto z = l.mul(t, t);
-  const auto p = horner(l, t, {0x3D9021BBU, 0xBDEBD1B8U, 0x3DEF251AU, 0xBDFE5D4FU, 0x3E11E9BFU, 0xBE2AAE50U,
-                               0x3E4CCEACU, 0xBE7FFFFCU, 0x3EAAAAAAU});
+  const auto p = horner(l, t,
+                        {0x3D9021BBU, 0xBDEBD1B8U, 0x3DEF251AU, 0xBDFE5D4FU, 0x3E11E9BFU, 0xBE2AAE50U, 0x3E4CCEACU,
+                         0xBE7FFFFCU, 0x3EAAAAAAU});
   auto y = l.mul(l.mul(t, z), p);
   y = l.fma(e, l.bits(0xB95E8083U), y);
   y = l.fma(l.set(-0.5F), z, y);
@@ -72,8 +74,8 @@ template <class L>
 SAMBA_HOST_DEVICE inline typename L::F log1p(const L& l, typename L::F x) {
   x = l.flush(x);
   const auto near_zero = l.both(l.le(l.bits(0xBE95F61AU), x), l.le(x, l.bits(0x3ED413CDU)));
-  auto y = l.select(near_zero, log_core(l, l.select(near_zero, x, l.set(0.0F)), l.set(0.0F)),
-                    log(l, l.add(x, l.set(1.0F))));
+  auto y =
+      l.select(near_zero, log_core(l, l.select(near_zero, x, l.set(0.0F)), l.set(0.0F)), log(l, l.add(x, l.set(1.0F))));
   y = l.select(l.eq(x, l.set(-1.0F)), l.set(-kInfinity), y);
   y = l.select(l.lt(x, l.set(-1.0F)), l.set(kQuietNan), y);
   const auto as_it_is = l.either(l.nan(x), l.either(l.eq(x, l.set(0.0F)), l.eq(x, l.set(kInfinity))));
@@ -205,10 +207,11 @@ SAMBA_HOST_DEVICE inline typename L::F erfc_tail(const L& l, typename L::F signe
   const auto z = exp(l, square);
   const auto q = divide(l, l.set(1.0F), x);
   const auto y = l.mul(q, q);
-  const auto near = horner(l, y, {0x3CBE9CF4U, 0xBE0E0868U, 0x3EBCCBD0U, 0xBF151CF8U, 0x3F1EF9E3U, 0xBEFD28C0U,
-                                  0x3EAE5471U, 0xBE8C5880U, 0x3F1056E6U});
-  const auto far = horner(l, y, {0xC127A483U, 0x414FA29CU, 0xC0EFDB4AU, 0x403AF1FAU, 0xBF81F436U, 0x3ED7FC3EU,
-                                 0xBE906C5DU, 0x3F106EB9U});
+  const auto near = horner(l, y,
+                           {0x3CBE9CF4U, 0xBE0E0868U, 0x3EBCCBD0U, 0xBF151CF8U, 0x3F1EF9E3U, 0xBEFD28C0U, 0x3EAE5471U,
+                            0xBE8C5880U, 0x3F1056E6U});
+  const auto far = horner(
+      l, y, {0xC127A483U, 0x414FA29CU, 0xC0EFDB4AU, 0x403AF1FAU, 0xBF81F436U, 0x3ED7FC3EU, 0xBE906C5DU, 0x3F106EB9U});
   const auto p = l.select(l.lt(x, l.set(2.0F)), near, far);
   const auto r = l.flush(l.mul(l.flush(l.mul(z, q)), p));
   const auto tail = l.select(negative, l.sub(l.set(2.0F), r), r);
@@ -220,8 +223,8 @@ template <class L>
 SAMBA_HOST_DEVICE inline typename L::F erf(const L& l, typename L::F x) {
   x = l.flush(x);
   const auto z = l.mul(x, x);
-  const auto p = horner(l, z, {0x38A4B519U, 0xBA51FB80U, 0x3BAA02D9U, 0xBCDBFC87U, 0x3DE7167CU, 0xBEC0939FU,
-                               0x3F906EBAU});
+  const auto p =
+      horner(l, z, {0x38A4B519U, 0xBA51FB80U, 0x3BAA02D9U, 0xBCDBFC87U, 0x3DE7167CU, 0xBEC0939FU, 0x3F906EBAU});
   const auto y = l.select(l.lt(l.set(1.0F), l.abs(x)), l.sub(l.set(1.0F), erfc_tail(l, x)), l.mul(x, p));
   return l.select(l.nan(x), x, y);
 }

@@ -1,9 +1,9 @@
 // The elementary functions of the identical profile (spec 10 section 2), written once for scalar, SIMD and device code.
 //
 // Each function is a template (elementary-inl.h) over lanes `L`, which name the operations of one vector type:
-// ScalarLanes below, or the SIMD lanes of an executor. Branches are selects, so that every lane performs the listed operations in the listed
-// order. `l.flush` may be the identity where the hardware reads subnormal operands as zeros (x86 DAZ with FTZ off,
-// spec 10 section 11): then only what is stored has to be flushed, and the caller does that.
+// ScalarLanes below, or the SIMD lanes of an executor. Branches are selects, so that every lane performs the listed
+// operations in the listed order. `l.flush` may be the identity where the hardware reads subnormal operands as zeros
+// (x86 DAZ with FTZ off, spec 10 section 11): then only what is stored has to be flushed, and the caller does that.
 #pragma once
 
 #include <cmath>
