@@ -1,0 +1,163 @@
+// A Samba stack: embedding, Mamba-3 and attention layers, final norm, output head (spec 60), on one executor.
+//
+// Parameters lie in one flat device buffer in registry order. The stack adds no arithmetic of its own.
+//
+// Token ids are int32 or int64 arrays (batch, length), every id in [0, vocab); targets have the same shape, each in
+// [0, vocab) or -100 (ignored). All checks come before any arithmetic: a refused call changes nothing. Refusals are
+// Error(value) that name the argument (and the flat index of a bad id or target), Error(type) for a wrong dtype. A
+// non-finite value met inside is an Error(value) of class "non_finite" that names the tensor and the flat index.
+//
+// Threads: a stack and its states are used by one thread at a time. The executor must outlive the stack, the stack its
+// states.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "samba/blocks/block.h"
+#include "samba/blocks/stages.h"
+#include "samba/core/array.h"
+#include "samba/kernels/executor.h"
+#include "samba/model/registry.h"
+#include "samba/model/samba_config.h"
+
+namespace samba {
+
+class Generator;
+
+inline constexpr std::int32_t kIgnoredTarget = -100;
+inline constexpr const char* kNonFiniteClass = "non_finite";
+
+// The decode state of a fixed batch: one block state a layer.
+class SambaState {
+ public:
+  Index batch_size() const { return batch_size_; }
+  Index max_tokens() const { return max_tokens_; }
+  Index tokens() const { return tokens_; }  // positions consumed so far
+  std::size_t layers() const { return layers_.size(); }
+  BlockState& layer(std::size_t index) { return *layers_[index]; }
+  const BlockState& layer(std::size_t index) const { return *layers_[index]; }
+
+  void reset();  // back to the empty sequence
+  std::unique_ptr<SambaState> clone() const;
+
+ private:
+  friend class SambaStack;
+  SambaState() = default;
+
+  Index batch_size_ = 0;
+  Index max_tokens_ = 0;
+  Index tokens_ = 0;
+  bool broken_ = false;  // a call failed midway: every further call is refused until reset()
+  const void* owner_ = nullptr;
+  std::vector<std::unique_ptr<BlockState>> layers_;
+};
+
+// The coins of one training step: all its microbatches share a stream id.
+struct DropoutStream {
+  std::uint64_t seed = 0;
+  std::uint32_t stream = 0;
+};
+
+struct GradientOptions {
+  std::optional<Index> num_items;        // divisor of the loss, 1 .. 16,777,216; absent: the counted targets
+  std::optional<DropoutStream> dropout;  // absent: no dropout
+  Index token_offset = 0;                // tokens of the step before this microbatch
+};
+
+struct LossAndGradients {
+  float loss = 0.0F;
+  Array gradients;  // (P,), flat in registry order
+};
+
+class SambaStack {
+ public:
+  enum class Use {
+    training,   // everything
+    inference,  // no gradients: loss and loss_and_grads are refused as "inference is forward only"
+  };
+
+  // Draws the initial values (spec 60 section 3).
+  SambaStack(Executor& executor, const SambaConfig& config, Generator& generator, Use use = Use::training);
+  // From named weights; refusals as load_weights.
+  SambaStack(Executor& executor, const SambaConfig& config, const ConstArrayMap& weights, Use use = Use::training);
+  // Parameters +0 until load_parameters fills them.
+  SambaStack(Executor& executor, const SambaConfig& config, Use use = Use::training);
+  ~SambaStack();
+  SambaStack(const SambaStack&) = delete;
+  SambaStack& operator=(const SambaStack&) = delete;
+
+  Executor& executor() const;
+  const SambaConfig& config() const;
+  const Registry& registry() const;
+  Use use() const;
+
+  // ---- parameters ----
+
+  // Replaces all weights by name; names, shapes, dtype and finiteness must fit, otherwise nothing is replaced.
+  void load_weights(const ConstArrayMap& weights);
+  ArrayMap weights() const;  // host copies by name
+  Array parameters() const;  // (P,), a host copy of the flat buffer
+  std::string parameters_sha256() const;
+
+  // The flat device buffer. Whoever writes into it calls parameters_changed() before the next call.
+  const float* device_parameters() const;
+  float* mutable_device_parameters();
+  void parameters_changed();
+
+  // ---- forward ----
+
+  // Logits (batch, length, vocab) of a stateless call.
+  Array forward(ConstArray ids);
+  // Ragged batch: lengths[i] in [1, length] tokens of row i are real; ids behind them may be anything, logits there are
+  // +0.
+  Array forward(ConstArray ids, std::span<const Index> lengths);
+  // Continues the state: logits of the new positions, the bits of one stateless call over the whole sequence.
+  Array forward(ConstArray ids, SambaState& state);
+  [[noreturn]] Array forward(ConstArray ids, SambaState& state, std::span<const Index> lengths);  // always refused
+  // One token a row: ids (batch,) or (batch, 1) -> (batch, vocab).
+  Array step(ConstArray ids, SambaState& state);
+  [[noreturn]] Array step(ConstArray ids);  // always refused: a state is required
+
+  // The same without allocations after the first call of a shape. `logits` (host): rows * vocab floats.
+  void step(std::span<const std::int32_t> ids, SambaState& state, std::span<float> logits);
+  // ids: batch * length, row-major. Logits of the last position of each row only: batch * vocab floats.
+  void prefill(std::span<const std::int32_t> ids, Index length, SambaState& state, std::span<float> last_logits);
+  // Logits on the device, valid until the next call of the stack: (batch, length, vocab). `state` may be null.
+  const float* forward_device(std::span<const std::int32_t> ids, Index batch, Index length, SambaState* state);
+
+  std::unique_ptr<SambaState> allocate_state(Index batch_size, Index max_tokens);
+
+  // ---- loss and gradients ----
+
+  // Mean cross-entropy over the counted targets, without dropout. A batch without one is refused.
+  float loss(ConstArray inputs, ConstArray targets);
+  LossAndGradients loss_and_grads(ConstArray inputs, ConstArray targets, const GradientOptions& options = {});
+  // The same into a device buffer of P floats, which is overwritten. ids, targets: batch * length, row-major.
+  float loss_and_grads_device(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets, Index batch,
+                              Index length, const GradientOptions& options, float* gradient);
+
+  // Stages of the calls that follow go to `recorder` (null: nowhere): the stack's by the names of spec 60 section 12.
+  void set_stage_recorder(StageRecorder* recorder);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// A checked batch of token ids or targets as int32, (rows, length) row-major.
+struct TokenBatch {
+  Index rows = 0;
+  Index length = 0;
+  std::vector<std::int32_t> ids;
+};
+
+// The checks of spec 60 section 4: rank 2, an integer dtype, at least one row and one token, every id in [0, vocab).
+TokenBatch checked_ids(ConstArray ids, Index vocab, const char* name = "ids");
+// `targets` has the shape of `inputs`, each in [0, vocab) or -100.
+TokenBatch checked_targets(ConstArray targets, const TokenBatch& inputs, Index vocab);
+
+}  // namespace samba

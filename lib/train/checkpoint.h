@@ -1,0 +1,43 @@
+// Checkpoints of a stack (spec 62): saved as the streamed archive, loaded from it or from a legacy JSON file.
+//
+// Refusals of a load are Error(corrupt) whose error_class() is a class of spec 62 sections 4 and 5; a file that cannot
+// be opened is Error(value). Nothing is built from a file before all of it was verified. Memory: header and arrays.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "samba/core/files.h"
+#include "samba/kernels/executor.h"
+#include "samba/model/samba_stack.h"
+#include "samba/train/trainer.h"
+
+namespace samba {
+
+// Called while a large file is read or written, with bytes done and bytes in all.
+using FileProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
+
+// Atomic and durable: on any failure the old file at `path` stays. Returns the SHA-256 of the whole file (hex).
+std::string save_checkpoint(const SambaTrainer& trainer, const Path& path, const FileProgress& progress = {});
+
+// Config, parameters, moments, counters, optimizer, schedule and random stream; continuing gives the bits of the
+// uninterrupted run, and saving at once gives the file's bytes.
+std::unique_ptr<SambaTrainer> load_for_training(Executor& executor, const Path& path,
+                                                const FileProgress& progress = {});
+
+// Config and parameters only: no memory for moments or gradients.
+std::unique_ptr<SambaStack> load_for_inference(Executor& executor, const Path& path, const FileProgress& progress = {});
+
+// What the file says about itself. Everything is verified, as for inference, unless `verify_arrays` is false: then the
+// arrays of a streamed archive are not read.
+struct CheckpointSummary {
+  bool legacy = false;
+  std::uint64_t bytes = 0;
+  SambaConfig config;
+  nlohmann::json state;  // the state without arrays: t, optimizer, schedule, rng, ...
+};
+CheckpointSummary inspect_checkpoint(const Path& path, bool verify_arrays, const FileProgress& progress = {});
+
+}  // namespace samba
