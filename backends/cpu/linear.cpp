@@ -197,7 +197,8 @@ HWY_EXPORT(dot_leaves);
 
 constexpr Index kBlockRows = 64;                 // rows that walk the leaves of a panel together
 constexpr Index kSecondLevelFloats = 96 * 1024;  // their packed A should stay in the second-level cache (384 KiB)
-constexpr Index kSmallProduct = 32 * 1024;       // cells times K below which one thread is faster
+constexpr Index kSmallPack = 32 * 1024;          // elements below which one thread packs faster than a team
+constexpr Index kSmallProduct = 256 * 1024;      // fused steps below which one thread multiplies faster than a team
 
 class PackedWeight final : public PreparedWeight {
  public:
@@ -235,7 +236,7 @@ void pack_groups(Context& context, bool transposed, Index members, Index k, Inde
       }
     }
   };
-  if (members * k < kSmallProduct) {
+  if (members * k < kSmallPack) {
     pack(0, groups, 0);
   } else {
     context.parallel(groups, 1, pack);
