@@ -7,12 +7,14 @@
 #include "samba/blocks/block.h"
 #include "samba/blocks/mamba3/mamba3_state.h"
 #include "samba/kernels/mamba3.h"
+#include "samba/numerics/float32.h"
 
 namespace samba {
 
 // In registry order (spec 40 section 1).
 enum class Mamba3Weight { block_norm, in_proj, dt_bias, b_norm, c_norm, b_bias, c_bias, d, out_proj };
 inline constexpr std::size_t kMamba3Weights = 9;
+inline constexpr float kMamba3NormEpsilon = from_bits(0x3727C5ACU);  // 1e-5
 
 // What a forward leaves in the workspace for the backward and the stages.
 struct Mamba3Activations {
@@ -56,8 +58,8 @@ class Mamba3Block final : public Block {
  private:
   const float* weight(Mamba3Weight which) const { return weights_[static_cast<std::size_t>(which)]; }
   enum class Keep { nothing, for_backward, for_stages };
-  Mamba3Activations run_forward(Index batch, Index length, const float* x, Mamba3State* state, float* h_last,
-                                Keep keep, Workspace& workspace);
+  Mamba3Activations run_forward(Index batch, Index length, const float* x, Mamba3State* state, float* h_last, Keep keep,
+                                Workspace& workspace);
   void store_last_chunk(const Mamba3Call& call, Mamba3State& state);
   void store_reports(const Mamba3Call& call);
   float* report_h_last(Index batch);

@@ -41,8 +41,8 @@ class Mamba3State final : public BlockState {
   // Counters are stored as given; a call refuses those it cannot continue from (Mamba3Block::check_call).
   void set(const ConstArrayMap& pieces, const std::map<std::string, Index>& counters) override;
 
-  // Spec 40 section 6.2: theta (batch, H, 32), h (batch, H, 64, 128), k (batch, H, 128), v (batch, H, 64); sets pending.
-  // Error(type) for a dtype, Error(value) for a shape; then nothing has changed.
+  // Spec 40 section 6.2: theta (batch, H, 32), h (batch, H, 64, 128), k (batch, H, 128), v (batch, H, 64); sets
+  // pending. Error(type) for a dtype, Error(value) for a shape; then nothing has changed.
   void set_input_states(ConstArray theta, ConstArray h, ConstArray k, ConstArray v);
 
   // Single pieces, in device memory.

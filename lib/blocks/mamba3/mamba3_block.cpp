@@ -1,0 +1,279 @@
+#include "samba/blocks/mamba3/mamba3_block.h"
+
+#include <algorithm>
+#include <string>
+
+#include "samba/blocks/mamba3/mamba3_stages.h"
+#include "samba/core/error.h"
+
+namespace samba {
+
+namespace {
+
+using mamba3::kAngles;
+using mamba3::kChunk;
+using mamba3::kHeadDim;
+using mamba3::kStateSize;
+
+std::size_t float_bytes(Index count) { return static_cast<std::size_t>(count) * sizeof(float); }
+
+void allocate_outputs(Mamba3Call& call, Workspace& workspace) {
+  const Index rows = call.new_rows();
+  const Index cells = rows * call.heads();
+  const Index working = call.batch * call.working_rows() * call.heads();
+  call.a = workspace.floats(cells);
+  call.b_normed = workspace.floats(rows * kStateSize);
+  call.c_normed = workspace.floats(rows * kStateSize);
+  call.angle_rate = workspace.floats(rows * kAngles);
+  call.current.q = workspace.floats(cells * kStateSize);
+  call.current.k = workspace.floats(cells * kStateSize);
+  call.current.dt = workspace.floats(cells);
+  call.current.sigma = workspace.floats(cells);
+  call.current.adt = workspace.floats(cells);
+  call.current.rows = call.tokens;
+  call.angles = workspace.floats(cells * kAngles);
+  call.qk_chain = workspace.floats(cells);
+  call.gamma = workspace.floats(working);
+  call.scale = workspace.floats(working);
+  call.k_scaled = workspace.floats(working * kStateSize);
+  call.skip = workspace.floats(cells * kHeadDim);
+  call.gate = workspace.floats(cells * kHeadDim);
+}
+
+void allocate_kept(Mamba3Call& call, Workspace& workspace) {
+  const Index chunks = call.batch * call.heads() * call.chunks();
+  call.dacs = workspace.floats(chunks * kChunk);
+  call.decay = workspace.floats(chunks * kChunk * kChunk);
+  call.scores = workspace.floats(chunks * kChunk * kChunk);
+  call.pass_states = workspace.floats(chunks * kHeadDim * kStateSize);
+}
+
+void allocate_stages(Mamba3Call& call, Workspace& workspace) {
+  const Index cells = call.new_rows() * call.heads();
+  call.qkdot = workspace.floats(cells);
+  call.y_intra = workspace.floats(cells * kHeadDim);
+  call.y_state = workspace.floats(cells * kHeadDim);
+}
+
+void bind_state(Mamba3Call& call, Mamba3State& state) {
+  call.buffered = state.buffered_tokens();
+  call.theta = state.data(Mamba3Piece::theta);
+  call.h = state.data(Mamba3Piece::h);
+  call.buffer = state.buffer();
+  if (state.pending()) {
+    call.pending_k = state.data(Mamba3Piece::pending_k);
+    call.pending_v = state.data(Mamba3Piece::pending_v);
+  }
+}
+
+void check_state(const Mamba3State& state) {
+  const Index buffered = state.buffered_tokens();
+  if (buffered < 0 || buffered > kChunk) {
+    refuse_value("buffered_tokens is " + std::to_string(buffered) + "; the range is 0..64");
+  }
+  if (state.pending() && buffered != 0) {
+    refuse_value("set_input_states in mid-sequence: input states are pending, but buffered_tokens is " +
+                 std::to_string(buffered) + "; they are accepted before the first token only");
+  }
+}
+
+const Mamba3State* mamba3_state(const BlockState* state) {
+  if (state == nullptr) return nullptr;
+  const auto* typed = dynamic_cast<const Mamba3State*>(state);
+  if (typed == nullptr) refuse_type("the state is not the state of a mamba3 block");
+  return typed;
+}
+
+}  // namespace
+
+Mamba3Block::Mamba3Block(Executor& executor, Index d_model)
+    : executor_(executor), d_model_(d_model), weight_specs_(make_weight_specs(d_model)) {
+  if (d_model < 32 || d_model % 32 != 0) {
+    refuse_value("d_model is " + std::to_string(d_model) + "; mamba3 needs a multiple of 32, at least 32");
+  }
+}
+
+std::vector<WeightSpec> Mamba3Block::make_weight_specs(Index d_model) {
+  const Index heads = mamba3::heads(d_model);
+  return {{"block_norm.weight", {d_model}},
+          {"in_proj.weight", {mamba3::projection_width(d_model), d_model}},
+          {"dt_bias", {heads}},
+          {"B_norm.weight", {kStateSize}},
+          {"C_norm.weight", {kStateSize}},
+          {"B_bias", {heads, kStateSize}},
+          {"C_bias", {heads, kStateSize}},
+          {"D", {heads}},
+          {"out_proj.weight", {d_model, mamba3::d_inner(d_model)}}};
+}
+
+void Mamba3Block::bind_weights(std::span<const float* const> weights) {
+  if (weights.size() != kMamba3Weights) {
+    throw Error(ErrorKind::internal, "a mamba3 block has 9 weights, not " + std::to_string(weights.size()));
+  }
+  std::copy(weights.begin(), weights.end(), weights_.begin());
+  weights_changed();
+}
+
+void Mamba3Block::weights_changed() {
+  LinearKernels& linear = executor_.linear();
+  const float* in_proj = weight(Mamba3Weight::in_proj);
+  const float* out_proj = weight(Mamba3Weight::out_proj);
+  if (in_proj_ == nullptr) {
+    in_proj_ = linear.prepare(mamba3::projection_width(d_model_), d_model_, in_proj);
+    out_proj_ = linear.prepare(d_model_, mamba3::d_inner(d_model_), out_proj);
+  } else {
+    linear.refresh(*in_proj_, in_proj);
+    linear.refresh(*out_proj_, out_proj);
+  }
+}
+
+std::unique_ptr<BlockState> Mamba3Block::allocate_state(Index batch_size, Index /*max_tokens*/) const {
+  if (batch_size < 1) refuse_value("batch_size is " + std::to_string(batch_size) + "; it must be at least 1");
+  return std::make_unique<Mamba3State>(executor_.memory(), d_model_, batch_size);
+}
+
+void Mamba3Block::check_call(const BlockState* state, Index /*length*/) const {
+  const Mamba3State* typed = mamba3_state(state);
+  if (typed == nullptr) return;
+  if (typed->d_model() != d_model_) {
+    refuse_value("theta of the state has shape " + shape_text(typed->piece_shape(Mamba3Piece::theta)) +
+                 "; the block's d_model is " + std::to_string(d_model_));
+  }
+  check_state(*typed);
+}
+
+Mamba3Activations Mamba3Block::run_forward(Index batch, Index length, const float* x, Mamba3State* state, float* h_last,
+                                           Keep keep, Workspace& workspace) {
+  const Index rows = batch * length;
+  const Index width = mamba3::projection_width(d_model_);
+  Mamba3Activations result;
+  result.norm_sumsq = workspace.floats(rows);
+  result.normed = workspace.floats(rows * d_model_);
+  result.in_proj = workspace.floats(rows * width);
+  executor_.norm().mamba_norm_forward(rows, d_model_, kMamba3NormEpsilon, x, weight(Mamba3Weight::block_norm),
+                                      result.normed, result.norm_sumsq);
+  executor_.linear().linear(*in_proj_, rows, result.normed, result.in_proj);
+
+  Mamba3Call& call = result.call;
+  call.batch = batch;
+  call.tokens = length;
+  call.d_model = d_model_;
+  call.dt_bias = weight(Mamba3Weight::dt_bias);
+  call.b_norm_weight = weight(Mamba3Weight::b_norm);
+  call.c_norm_weight = weight(Mamba3Weight::c_norm);
+  call.b_bias = weight(Mamba3Weight::b_bias);
+  call.c_bias = weight(Mamba3Weight::c_bias);
+  call.d = weight(Mamba3Weight::d);
+  call.in_proj = result.in_proj;
+  if (state != nullptr) bind_state(call, *state);
+  allocate_outputs(call, workspace);
+  call.current.v = result.in_proj + mamba3::columns(d_model_).x;
+  call.current.v_stride = width;
+  if (keep != Keep::nothing) allocate_kept(call, workspace);
+  if (keep == Keep::for_stages) allocate_stages(call, workspace);
+  call.h_last = h_last;
+
+  Mamba3Kernels& kernels = executor_.mamba3();
+  kernels.prepare_tokens(call);
+  kernels.accumulate_angles(call);
+  kernels.rotate(call);
+  kernels.weigh(call);
+  kernels.scan(call);
+  return result;
+}
+
+void Mamba3Block::forward(Index batch, Index length, const float* x, float* y, BlockState* state, Workspace& workspace,
+                          StageRecorder* stages) {
+  check_call(state, length);
+  auto* typed = static_cast<Mamba3State*>(state);
+  if (typed != nullptr && typed->batch_size() != batch) {
+    refuse_value("theta of the state has shape " + shape_text(typed->piece_shape(Mamba3Piece::theta)) +
+                 "; the call has a batch of " + std::to_string(batch));
+  }
+  Workspace::Scope scope(workspace);
+  const Index rows = batch * length;
+  float* h_last = reports_wanted_ ? report_h_last(batch) : nullptr;
+  Mamba3Activations run =
+      run_forward(batch, length, x, typed, h_last, stages == nullptr ? Keep::nothing : Keep::for_stages, workspace);
+  run.projected = workspace.floats(rows * d_model_);
+  executor_.linear().linear(*out_proj_, rows, run.call.gate, run.projected);
+  executor_.elementwise().add(rows * d_model_, x, run.projected, y);
+
+  if (stages != nullptr) record_mamba3_forward(run, executor_.memory(), workspace, *stages);
+  if (reports_wanted_) store_reports(run.call);
+  if (typed != nullptr) store_last_chunk(run.call, *typed);
+}
+
+// Spec 40 section 6.1. Rows that stay in the last chunk lie where they belong and keep their bytes: a chunk holds
+// buffered rows only while it is the first, and then row t of the sequence is row t of the buffer.
+void Mamba3Block::store_last_chunk(const Mamba3Call& call, Mamba3State& state) {
+  Memory& memory = executor_.memory();
+  const Index heads = call.heads();
+  const Index inner = mamba3::d_inner(d_model_);
+  const Index chunk_start = (call.chunks() - 1) * kChunk;
+  const Index keep = call.working_rows() - chunk_start;
+  const Index first = std::max<Index>(call.buffered - chunk_start, 0);  // row of the buffer
+  const Index source = chunk_start + first - call.buffered;             // row of this call
+  const Mamba3Rows& to = call.buffer;
+  const Mamba3Rows& from = call.current;
+  for (Index b = 0; b < call.batch; ++b) {
+    const Index to_row = b * to.rows + first;
+    const Index from_row = b * from.rows + source;
+    const auto copy_rows = [&](float* target, const float* values, Index width) {
+      memory.copy(target + to_row * width, values + from_row * width, float_bytes((keep - first) * width));
+    };
+    copy_rows(to.q, from.q, heads * kStateSize);
+    copy_rows(to.k, from.k, heads * kStateSize);
+    copy_rows(to.dt, from.dt, heads);
+    copy_rows(to.sigma, from.sigma, heads);
+    copy_rows(to.adt, from.adt, heads);
+    for (Index i = 0; i < keep - first; ++i) {
+      memory.copy(to.v + (to_row + i) * to.v_stride, from.v + (from_row + i) * from.v_stride, float_bytes(inner));
+    }
+  }
+  state.finish_call(keep);
+}
+
+float* Mamba3Block::report_h_last(Index batch) {
+  const Index heads = mamba3::heads(d_model_);
+  if (report_h_.size() < batch * heads * kHeadDim * kStateSize) {
+    Memory& memory = executor_.memory();
+    report_h_ = DeviceArray<float>(memory, batch * heads * kHeadDim * kStateSize);
+    report_k_ = DeviceArray<float>(memory, batch * heads * kStateSize);
+    report_v_ = DeviceArray<float>(memory, batch * heads * kHeadDim);
+    report_theta_ = DeviceArray<float>(memory, batch * heads * kAngles);
+  }
+  return report_h_.data();
+}
+
+void Mamba3Block::store_reports(const Mamba3Call& call) {
+  Memory& memory = executor_.memory();
+  const Index keys = call.heads() * kStateSize;
+  const Index values = call.heads() * kHeadDim;
+  const Index angles = call.heads() * kAngles;
+  for (Index b = 0; b < call.batch; ++b) {
+    const Index last = (b + 1) * call.tokens - 1;
+    memory.copy(report_k_.data() + b * keys, call.current.k + last * keys, float_bytes(keys));
+    memory.copy(report_v_.data() + b * values, call.current.v + last * call.current.v_stride, float_bytes(values));
+    memory.copy(report_theta_.data() + b * angles, call.angles + last * angles, float_bytes(angles));
+  }
+  reported_batch_ = call.batch;
+}
+
+ArrayMap Mamba3Block::reports() const {
+  ArrayMap result;
+  if (reported_batch_ == 0) return result;
+  const Index heads = mamba3::heads(d_model_);
+  const auto add = [&](const char* name, Shape shape, const DeviceArray<float>& array) {
+    Array host = Array::zeros(std::move(shape));
+    executor_.memory().copy_to_host(host.data(), array.data(), host.byte_size());
+    result.emplace(name, std::move(host));
+  };
+  add("h_last", {reported_batch_, heads, kHeadDim, kStateSize}, report_h_);
+  add("k_last", {reported_batch_, heads, kStateSize}, report_k_);
+  add("v_last", {reported_batch_, heads, kHeadDim}, report_v_);
+  add("theta_last", {reported_batch_, heads, kAngles}, report_theta_);
+  return result;
+}
+
+}  // namespace samba
