@@ -1,0 +1,146 @@
+// The gradient of a transformer block's prefill (spec 21 section 5).
+#include "samba/blocks/transformer/transformer_call.h"
+#include "samba/core/error.h"
+
+namespace samba {
+
+namespace {
+using W = TransformerWeight;
+}
+
+void TransformerBlock::backward(Index batch, Index length, const float* x, const float* dy, float* dx,
+                                std::span<float* const> weight_gradients, Workspace& workspace, StageRecorder* stages) {
+  const Workspace::Scope scope(workspace);
+  float* store = workspace.floats(kept_floats(batch * length));
+  Call call{batch, length, x, nullptr, {}, workspace, stages};
+  lay_out(call.rows(), true, store, call.a);
+  check_differentiable("backward");
+  run_forward(call);
+  backward_from(batch, length, x, store, dy, dx, weight_gradients, workspace, stages);
+}
+
+void TransformerBlock::backward_from(Index batch, Index length, const float* x, float* store, const float* dy,
+                                     float* dx, std::span<float* const> weight_gradients, Workspace& workspace,
+                                     StageRecorder* stages) {
+  check_differentiable("backward");
+  const Workspace::Scope scope(workspace);
+  Gradient gradient{batch, length, x, {}, dy, dx, weight_gradients, workspace, stages};
+  const Index rows = gradient.rows(), dm = options_.d_model;
+  lay_out(rows, true, store, gradient.a);
+  rotary_->reserve(length);
+
+  NormKernels& norm = executor_.norm();
+  float* d_normed = workspace.floats(rows * dm);
+  float* d_residual = workspace.floats(rows * dm);
+  float* from_norm = workspace.floats(rows * dm);
+  float* dot = workspace.floats(rows);
+
+  mlp_backward(gradient, d_normed);
+  gradient.record("d_norm2_out", {rows, dm}, d_normed);
+  norm.rms_norm_backward(rows, dm, options_.norm_eps, gradient.a.residual1, weight(W::post_attention_norm), d_normed,
+                         from_norm, gradient.of(W::post_attention_norm), dot);
+  gradient.record("norm2.dot", {rows}, dot);
+  gradient.record("norm2.dx", {rows, dm}, from_norm);
+  executor_.elementwise().add(rows * dm, from_norm, dy, d_residual);
+  gradient.record("d_residual1", {rows, dm}, d_residual);
+
+  attention_backward(gradient, d_residual, d_normed);
+  gradient.record("d_norm1_out", {rows, dm}, d_normed);
+  norm.rms_norm_backward(rows, dm, options_.norm_eps, x, weight(W::input_norm), d_normed, from_norm,
+                         gradient.of(W::input_norm), dot);
+  gradient.record("norm1.dot", {rows}, dot);
+  gradient.record("norm1.dx", {rows, dm}, from_norm);
+  executor_.elementwise().add(rows * dm, from_norm, d_residual, dx);
+}
+
+// Steps 1 to 5: from dY to the gradient of norm2's output.
+void TransformerBlock::mlp_backward(const Gradient& gradient, float* d_norm2) {
+  const Workspace::Scope scope(gradient.workspace);
+  const TransformerActivations& a = gradient.a;
+  LinearKernels& linear = executor_.linear();
+  const Index rows = gradient.rows(), dm = options_.d_model, wide = options_.intermediate;
+  const auto take = [&](Index width) { return gradient.workspace.floats(rows * width); };
+
+  float* d_gated = take(wide);
+  linear.gemm(Layout::nn, rows, wide, dm, gradient.dy, weight(W::down_proj), d_gated);
+  linear.gemm(Layout::tn, dm, wide, rows, gradient.dy, a.gated, gradient.of(W::down_proj));
+  float* d_act = take(wide);
+  float* d_up = take(wide);
+  float* d_gate = take(wide);
+  executor_.elementwise().swiglu_backward(rows * wide, a.gate, a.up, a.act, d_gated, d_act, d_up, d_gate);
+  gradient.record("d_mlp_gated", {rows, wide}, d_gated);
+  gradient.record("d_silu_out", {rows, wide}, d_act);
+  gradient.record("d_up_proj_out", {rows, wide}, d_up);
+  gradient.record("d_gate_proj_out", {rows, wide}, d_gate);
+  linear.gemm(Layout::tn, wide, dm, rows, d_gate, a.norm2, gradient.of(W::gate_proj));
+  linear.gemm(Layout::tn, wide, dm, rows, d_up, a.norm2, gradient.of(W::up_proj));
+
+  float* from_up = take(dm);
+  linear.gemm(Layout::nn, rows, dm, wide, d_gate, weight(W::gate_proj), d_norm2);
+  linear.gemm(Layout::nn, rows, dm, wide, d_up, weight(W::up_proj), from_up);
+  executor_.elementwise().add(rows * dm, d_norm2, from_up, d_norm2);
+}
+
+// Steps 8 to 17: from the gradient of residual1 to that of norm1's output.
+void TransformerBlock::attention_backward(const Gradient& gradient, const float* d_residual, float* d_norm1) {
+  const Workspace::Scope scope(gradient.workspace);
+  const TransformerActivations& a = gradient.a;
+  LinearKernels& linear = executor_.linear();
+  const Index rows = gradient.rows(), dm = options_.d_model, qw = options_.query_width(), kw = options_.key_width();
+  const auto take = [&](Index width) { return gradient.workspace.floats(rows * width); };
+
+  float* d_context = take(qw);
+  linear.gemm(Layout::nn, rows, qw, dm, d_residual, weight(W::o_proj), d_context);
+  linear.gemm(Layout::tn, dm, qw, rows, d_residual, a.context, gradient.of(W::o_proj));
+  gradient.record("d_attn_ctx", {rows, qw}, d_context);
+  float* d_q_rope = take(qw);
+  float* d_k_rope = take(kw);
+  float* d_v = take(kw);
+  scores_backward(gradient, d_context, d_q_rope, d_k_rope, d_v);
+
+  float* d_q = take(qw);
+  float* d_k = take(kw);
+  RopeShape shape{gradient.batch, gradient.length, options_.n_heads, options_.head_dim, rotary_->rotary_dim(), 0};
+  executor_.rope().rotate_backward(shape, d_q_rope, rotary_->cosines(), rotary_->sines(), d_q);
+  shape.n_heads = options_.n_kv_heads;
+  executor_.rope().rotate_backward(shape, d_k_rope, rotary_->cosines(), rotary_->sines(), d_k);
+  gradient.record("d_q_proj_out", {rows, qw}, d_q);
+  gradient.record("d_k_proj_out", {rows, kw}, d_k);
+  linear.gemm(Layout::tn, qw, dm, rows, d_q, a.norm1, gradient.of(W::q_proj));
+  linear.gemm(Layout::tn, kw, dm, rows, d_k, a.norm1, gradient.of(W::k_proj));
+  linear.gemm(Layout::tn, kw, dm, rows, d_v, a.norm1, gradient.of(W::v_proj));
+
+  float* term = take(dm);
+  linear.gemm(Layout::nn, rows, dm, qw, d_q, weight(W::q_proj), d_norm1);
+  linear.gemm(Layout::nn, rows, dm, kw, d_k, weight(W::k_proj), term);
+  executor_.elementwise().add(rows * dm, d_norm1, term, d_norm1);
+  linear.gemm(Layout::nn, rows, dm, kw, d_v, weight(W::v_proj), term);
+  executor_.elementwise().add(rows * dm, d_norm1, term, d_norm1);
+}
+
+// Steps 9 to 14, with their stages when somebody asks.
+void TransformerBlock::scores_backward(const Gradient& gradient, const float* d_context, float* dq, float* dk,
+                                       float* dv) {
+  const Workspace::Scope scope(gradient.workspace);
+  const TransformerActivations& a = gradient.a;
+  const AttentionShape shape = attention_shape(gradient.batch, gradient.length, 0);
+  const Shape cells = {shape.batch, shape.n_heads, shape.queries, shape.queries};
+  const Shape sums = {shape.batch, shape.n_heads, shape.queries};
+  AttentionBackwardStages stages;
+  if (gradient.stages != nullptr) {
+    const auto take = [&](const Shape& of) { return gradient.workspace.floats(element_count(of)); };
+    stages = {take(cells), take(sums), take(cells), take(cells)};
+  }
+  executor_.attention().attention_backward(shape, a.q_rope, a.k_rope, a.v, d_context, dq, dk, dv, stages);
+  if (gradient.stages == nullptr) return;
+  const Index rows = gradient.rows();
+  gradient.record("d_attn_weights", cells, stages.d_weights);
+  gradient.record("attn.zdot", sums, stages.z_dot);
+  gradient.record("d_attn_masked", cells, stages.d_masked);
+  gradient.record("d_qk_cell", cells, stages.d_scores);
+  gradient.record("d_q_rope", {rows, options_.query_width()}, dq);
+  gradient.record("d_k_rope", {rows, options_.key_width()}, dk);
+  gradient.record("d_v_proj_out", {rows, options_.key_width()}, dv);
+}
+
+}  // namespace samba

@@ -1,0 +1,237 @@
+#include "samba/blocks/transformer/transformer_block.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "samba/blocks/transformer/transformer_call.h"
+#include "samba/core/error.h"
+
+namespace samba {
+
+namespace {
+
+using W = TransformerWeight;
+
+// Rows of the rotary table that are made when a state is allocated; longer sequences grow it by doubling.
+constexpr Index kMostRowsAhead = 65536;
+
+// Arrays one behind the other, each starting at a cache line.
+class Placement {
+ public:
+  explicit Placement(float* store) : store_(store) {}
+  float* take(Index count) {
+    float* at = store_ == nullptr ? nullptr : store_ + used_;
+    used_ += (count + 15) / 16 * 16;
+    return at;
+  }
+  Index used() const { return used_; }
+
+ private:
+  float* store_;
+  Index used_ = 0;
+};
+
+}  // namespace
+
+TransformerBlock::TransformerBlock(Executor& executor, TransformerOptions options, std::shared_ptr<RotaryTable> rotary)
+    : executor_(executor),
+      options_(std::move(options)),
+      weight_specs_(options_.weight_specs()),
+      rotary_(std::move(rotary)) {
+  if (rotary_ == nullptr) {
+    rotary_ =
+        std::make_shared<RotaryTable>(executor, options_.rotary_dim(), options_.rope_theta, options_.rope_scaling);
+  }
+}
+
+void TransformerBlock::bind_weights(std::span<const float* const> weights) {
+  if (weights.size() != weight_specs_.size()) throw Error(ErrorKind::internal, "bind_weights: wrong number of weights");
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < kTransformerWeights; ++i) {
+    weights_[i] = options_.has(static_cast<W>(i)) ? weights[next++] : nullptr;
+  }
+  const auto prepare = [&](W which) -> std::unique_ptr<PreparedWeight> {
+    if (!options_.has(which)) return nullptr;
+    const Shape shape = options_.weight_shape(which);
+    return executor_.linear().prepare(shape[0], shape[1], weight(which));
+  };
+  q_proj_ = prepare(W::q_proj);
+  k_proj_ = prepare(W::k_proj);
+  v_proj_ = prepare(W::v_proj);
+  o_proj_ = prepare(W::o_proj);
+  gate_proj_ = prepare(W::gate_proj);
+  up_proj_ = prepare(W::up_proj);
+  down_proj_ = prepare(W::down_proj);
+}
+
+void TransformerBlock::weights_changed() {
+  LinearKernels& linear = executor_.linear();
+  linear.refresh(*q_proj_, weight(W::q_proj));
+  linear.refresh(*k_proj_, weight(W::k_proj));
+  linear.refresh(*v_proj_, weight(W::v_proj));
+  linear.refresh(*o_proj_, weight(W::o_proj));
+  if (gate_proj_ != nullptr) linear.refresh(*gate_proj_, weight(W::gate_proj));
+  linear.refresh(*up_proj_, weight(W::up_proj));
+  linear.refresh(*down_proj_, weight(W::down_proj));
+}
+
+std::unique_ptr<BlockState> TransformerBlock::allocate_state(Index batch_size, Index max_tokens) const {
+  auto state = std::make_unique<TransformerState>(executor_.memory(), options_, batch_size, max_tokens);
+  rotary_->reserve(std::min({max_tokens, options_.max_positions, kMostRowsAhead}));
+  return state;
+}
+
+void TransformerBlock::check_call(const BlockState* state, Index length) const {
+  Index first = 0;
+  Index capacity = length;
+  if (state != nullptr) {
+    const auto* cache = dynamic_cast<const TransformerState*>(state);
+    if (cache == nullptr || cache->n_kv_heads() != options_.n_kv_heads || cache->head_dim() != options_.head_dim ||
+        cache->window() != options_.window) {
+      refuse_value("the state belongs to a block of another kind, n_kv_heads, head_dim or window");
+    }
+    first = cache->cached_tokens();
+    capacity = cache->max_tokens();
+  }
+  const Index last = first + length - 1;
+  if (last >= options_.max_positions) {
+    refuse_value("the last position of the call, " + std::to_string(last) + ", is not below max_positions " +
+                 std::to_string(options_.max_positions));
+  }
+  if (const auto fault = rotary_->angle_fault(last)) {
+    refuse_value("the rotary angle of column " + std::to_string(fault->column) + " at position " +
+                 std::to_string(last) + " would be " + std::to_string(fault->angle) + "; angles must stay below 8192");
+  }
+  if (first + length > capacity) {
+    refuse_value("the call needs " + std::to_string(first + length) + " cache slots, max_tokens is " +
+                 std::to_string(capacity));
+  }
+}
+
+void TransformerBlock::check_differentiable(const std::string& method) const {
+  if (const auto option = options_.first_not_default()) {
+    refuse_unsupported(method + " is offered for the default block options only; option " + *option +
+                       " is not the default");
+  }
+}
+
+Index TransformerBlock::lay_out(Index rows, bool keep, float* store, TransformerActivations& a) const {
+  Placement layout(store);
+  const auto take = [&](Index width) { return layout.take(rows * width); };
+  const Index dm = options_.d_model, qw = options_.query_width(), kw = options_.key_width();
+  const Index wide = options_.intermediate;
+  a.norm1_sumsq = take(1);
+  a.norm1 = take(dm);
+  a.q_rope = take(qw);
+  a.k_rope = take(kw);
+  a.v = take(kw);
+  a.context = take(qw);
+  a.residual1 = take(dm);
+  a.norm2_sumsq = take(1);
+  a.norm2 = take(dm);
+  if (options_.gated()) a.gate = take(wide);
+  a.up = take(wide);
+  a.act = keep ? take(wide) : options_.gated() ? a.gate : a.up;
+  if (options_.gated()) a.gated = keep ? take(wide) : a.up;
+  return layout.used();
+}
+
+Index TransformerBlock::kept_floats(Index rows) const {
+  TransformerActivations nowhere;
+  return lay_out(rows, true, nullptr, nowhere);
+}
+
+void TransformerBlock::forward(Index batch, Index length, const float* x, float* y, BlockState* state,
+                               Workspace& workspace, StageRecorder* stages) {
+  const Workspace::Scope scope(workspace);
+  Call call{batch, length, x, static_cast<TransformerState*>(state), {}, workspace, stages};
+  const bool keep = stages != nullptr;
+  float* store = workspace.floats(lay_out(call.rows(), keep, nullptr, call.a));
+  lay_out(call.rows(), keep, store, call.a);
+  run_forward(call);
+  finish_forward(call, y);
+}
+
+void TransformerBlock::forward_keeping(Index batch, Index length, const float* x, float* y, float* store,
+                                       Workspace& workspace) {
+  const Workspace::Scope scope(workspace);
+  Call call{batch, length, x, nullptr, {}, workspace, nullptr};
+  lay_out(call.rows(), true, store, call.a);
+  run_forward(call);
+  finish_forward(call, y);
+}
+
+void TransformerBlock::run_forward(const Call& call) {
+  const Workspace::Scope scope(call.workspace);
+  const TransformerActivations& a = call.a;
+  const Index rows = call.rows(), dm = options_.d_model, wide = options_.intermediate;
+  rotary_->reserve(call.first_position() + call.length);
+
+  normalize(W::input_norm, W::input_norm_bias, rows, call.x, a.norm1, a.norm1_sumsq);
+  call.record("norm1.sumsq", {rows}, a.norm1_sumsq);
+  call.record("norm1.out", {rows, dm}, a.norm1);
+  project_heads(call);
+  attend(call);
+
+  float* projected = call.workspace.floats(rows * dm);
+  project(*o_proj_, W::o_bias, rows, a.context, projected);
+  call.record("o_proj.out", {rows, dm}, projected);
+  executor_.elementwise().add(rows * dm, call.x, projected, a.residual1);
+  call.record("residual1.out", {rows, dm}, a.residual1);
+
+  normalize(W::post_attention_norm, W::post_attention_norm_bias, rows, a.residual1, a.norm2, a.norm2_sumsq);
+  call.record("norm2.sumsq", {rows}, a.norm2_sumsq);
+  call.record("norm2.out", {rows, dm}, a.norm2);
+  if (options_.gated()) {
+    project(*gate_proj_, W::gate_bias, rows, a.norm2, a.gate);
+    call.record("gate_proj.out", {rows, wide}, a.gate);
+  }
+  project(*up_proj_, W::up_bias, rows, a.norm2, a.up);
+  call.record("up_proj.out", {rows, wide}, a.up);
+  activate(call);
+}
+
+// act = F(act(F(gate))), gated = F(act * F(up)); an ungated MLP has act = F(act(F(up))) alone.
+void TransformerBlock::activate(const Call& call) {
+  const TransformerActivations& a = call.a;
+  const Index rows = call.rows(), wide = options_.intermediate, n = rows * wide;
+  ElementwiseKernels& elementwise = executor_.elementwise();
+  if (options_.mlp == TransformerMlp::swiglu) {
+    elementwise.swiglu_forward(n, a.gate, a.up, a.act, a.gated);
+  } else {
+    const bool exact = options_.mlp == TransformerMlp::gelu || options_.mlp == TransformerMlp::geglu;
+    const UnaryFunction function = exact ? UnaryFunction::gelu : UnaryFunction::gelu_tanh;
+    elementwise.unary(function, n, options_.gated() ? a.gate : a.up, a.act);
+    if (options_.gated()) elementwise.binary(BinaryFunction::mul, n, a.act, a.up, a.gated);
+  }
+  call.record("act.out", {rows, wide}, a.act);
+  call.record("silu.out", {rows, wide}, a.act);  // its name in the cases of the gradient
+  if (options_.gated()) call.record("mlp.gated", {rows, wide}, a.gated);
+}
+
+void TransformerBlock::finish_forward(const Call& call, float* y) {
+  const Workspace::Scope scope(call.workspace);
+  const Index rows = call.rows(), dm = options_.d_model;
+  float* down = call.workspace.floats(rows * dm);
+  project(*down_proj_, W::down_bias, rows, options_.gated() ? call.a.gated : call.a.act, down);
+  call.record("down_proj.out", {rows, dm}, down);
+  executor_.elementwise().add(rows * dm, call.a.residual1, down, y);
+}
+
+void TransformerBlock::normalize(W scale, W bias, Index rows, const float* x, float* y, float* sumsq) {
+  NormKernels& norm = executor_.norm();
+  if (options_.norm == TransformerNorm::layernorm) {
+    norm.layer_norm_block(rows, options_.d_model, options_.norm_eps, x, weight(scale), weight(bias), y, sumsq);
+    return;
+  }
+  const bool offset = options_.norm == TransformerNorm::rmsnorm_offset;
+  norm.rms_norm_forward(rows, options_.d_model, options_.norm_eps, offset, x, weight(scale), y, sumsq, nullptr);
+}
+
+void TransformerBlock::project(const PreparedWeight& prepared, W bias, Index rows, const float* x, float* y) {
+  executor_.linear().linear(prepared, rows, x, y);
+  if (options_.has(bias)) executor_.linear().add_bias(rows, prepared.rows(), weight(bias), y);
+}
+
+}  // namespace samba

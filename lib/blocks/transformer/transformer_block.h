@@ -1,0 +1,95 @@
+// The transformer block of spec 20 and its gradient (spec 21) on one executor.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "samba/blocks/block.h"
+#include "samba/blocks/rotary_table.h"
+#include "samba/blocks/transformer/transformer_options.h"
+#include "samba/blocks/transformer/transformer_state.h"
+
+namespace samba {
+
+// What a forward leaves for the backward and the stages (spec 21 section 4), [M, width] each, the sums [M].
+struct TransformerActivations {
+  float* norm1_sumsq = nullptr;
+  float* norm1 = nullptr;
+  float* q_rope = nullptr;
+  float* k_rope = nullptr;
+  float* v = nullptr;
+  float* context = nullptr;
+  float* residual1 = nullptr;
+  float* norm2_sumsq = nullptr;
+  float* norm2 = nullptr;
+  float* gate = nullptr;  // null in an ungated MLP
+  float* up = nullptr;
+  float* act = nullptr;
+  float* gated = nullptr;  // null in an ungated MLP
+};
+
+class TransformerBlock final : public Block {
+ public:
+  // Layers of equal rotary options can share a table; null: the block makes its own.
+  TransformerBlock(Executor& executor, TransformerOptions options, std::shared_ptr<RotaryTable> rotary = nullptr);
+
+  std::string_view kind() const override { return "transformer"; }
+  Index d_model() const override { return options_.d_model; }
+  const TransformerOptions& options() const { return options_; }
+  const std::shared_ptr<RotaryTable>& rotary() const { return rotary_; }
+  const std::vector<WeightSpec>& weight_specs() const override { return weight_specs_; }
+
+  void bind_weights(std::span<const float* const> weights) override;
+  void weights_changed() override;
+
+  std::unique_ptr<BlockState> allocate_state(Index batch_size, Index max_tokens) const override;
+  // Refuses, in this order: another kind of state, positions, angles, capacity (spec 20 section 9).
+  void check_call(const BlockState* state, Index length) const override;
+  // Refuses (Error(unsupported)) options the gradient is not defined for; `method` is what the message speaks of.
+  void check_differentiable(const std::string& method) const;
+
+  void forward(Index batch, Index length, const float* x, float* y, BlockState* state, Workspace& workspace,
+               StageRecorder* stages) override;
+  void backward(Index batch, Index length, const float* x, const float* dy, float* dx,
+                std::span<float* const> weight_gradients, Workspace& workspace, StageRecorder* stages) override;
+
+  // The same gradient in two calls, with the activations kept between them in `store` (kept_floats(batch * length)).
+  Index kept_floats(Index rows) const;
+  void forward_keeping(Index batch, Index length, const float* x, float* y, float* store, Workspace& workspace);
+  void backward_from(Index batch, Index length, const float* x, float* store, const float* dy, float* dx,
+                     std::span<float* const> weight_gradients, Workspace& workspace, StageRecorder* stages);
+
+ private:
+  struct Call;      // the arguments of one forward
+  struct Gradient;  // the arguments of one backward
+
+  const float* weight(TransformerWeight which) const { return weights_[static_cast<std::size_t>(which)]; }
+  // Places the activations in `store` and returns the floats they take. Without `keep` the MLP reuses its arrays.
+  Index lay_out(Index rows, bool keep, float* store, TransformerActivations& activations) const;
+
+  void run_forward(const Call& call);  // everything before down_proj
+  void finish_forward(const Call& call, float* y);
+  void project_heads(const Call& call);
+  void record_inverse_frequencies(const Call& call);
+  AttentionShape attention_shape(Index batch, Index length, Index first_position) const;
+  void attend(const Call& call);
+  void attend_to(const Call& call, const AttentionShape& shape, const KeyValueView& view);
+  void record_span(const Call& call, const AttentionShape& shape, const KeyValueView& view);
+  void activate(const Call& call);
+  void normalize(TransformerWeight scale, TransformerWeight bias, Index rows, const float* x, float* y, float* sumsq);
+  void normalize_heads(TransformerWeight scale, Index heads, const float* x, float* y);
+  void project(const PreparedWeight& prepared, TransformerWeight bias, Index rows, const float* x, float* y);
+
+  void mlp_backward(const Gradient& gradient, float* d_norm2);
+  void attention_backward(const Gradient& gradient, const float* d_residual, float* d_norm1);
+  void scores_backward(const Gradient& gradient, const float* d_context, float* dq, float* dk, float* dv);
+
+  Executor& executor_;
+  TransformerOptions options_;
+  std::vector<WeightSpec> weight_specs_;
+  std::shared_ptr<RotaryTable> rotary_;
+  std::array<const float*, kTransformerWeights> weights_{};
+  std::unique_ptr<PreparedWeight> q_proj_, k_proj_, v_proj_, o_proj_, gate_proj_, up_proj_, down_proj_;
+};
+
+}  // namespace samba

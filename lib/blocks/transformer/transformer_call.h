@@ -1,0 +1,43 @@
+// The arguments of one call of a transformer block, between its source files.
+#pragma once
+
+#include "samba/blocks/transformer/transformer_block.h"
+
+namespace samba {
+
+struct TransformerBlock::Call {
+  Index batch = 0;
+  Index length = 0;
+  const float* x = nullptr;
+  TransformerState* state = nullptr;  // null: a fresh call
+  TransformerActivations a;
+  Workspace& workspace;
+  StageRecorder* stages = nullptr;
+
+  Index rows() const { return batch * length; }
+  Index first_position() const { return state == nullptr ? 0 : state->cached_tokens(); }
+  void record(std::string_view name, const Shape& shape, const float* values) const {
+    if (stages != nullptr) stages->record(name, shape, values);
+  }
+};
+
+struct TransformerBlock::Gradient {
+  Index batch = 0;
+  Index length = 0;
+  const float* x = nullptr;
+  TransformerActivations a;
+  const float* dy = nullptr;
+  float* dx = nullptr;
+  std::span<float* const> weight_gradients;
+  Workspace& workspace;
+  StageRecorder* stages = nullptr;
+
+  Index rows() const { return batch * length; }
+  // Only the default block has a gradient: the gradients are those of the first nine weights.
+  float* of(TransformerWeight which) const { return weight_gradients[static_cast<std::size_t>(which)]; }
+  void record(std::string_view name, const Shape& shape, const float* values) const {
+    if (stages != nullptr) stages->record(name, shape, values);
+  }
+};
+
+}  // namespace samba
