@@ -1,0 +1,156 @@
+#include "samba/verify/case_file.h"
+
+#include <algorithm>
+
+#include "samba/core/error.h"
+#include "samba/core/files.h"
+#include "samba/formats/safetensors.h"
+#include "samba/verify/schema.h"
+
+namespace samba::verify {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void refuse(const fs::path& file, const std::string& what) {
+  refuse_corrupt("case", file.string() + ": " + what);
+}
+
+json parse(const fs::path& file, std::string_view text) {
+  try {
+    return json::parse(text);
+  } catch (const json::exception& error) {
+    refuse(file, std::string("not JSON: ") + error.what());
+  }
+}
+
+std::vector<fs::path> files_below(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    const std::string extension = entry.path().extension();
+    if (entry.is_regular_file() && (extension == ".json" || extension == ".safetensors")) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// Schemas of files that belong to a set of cases and hold none.
+bool is_index(const std::string& schema) { return schema == "samba.case_index/1" || schema == "samba.columns_index/1"; }
+
+}  // namespace
+
+const Array* TensorSet::find(const std::string& name) const {
+  for (const auto& map : maps_) {
+    if (const auto found = map->find(name); found != map->end()) return &found->second;
+  }
+  return nullptr;
+}
+
+const Array& TensorSet::at(const std::string& name) const {
+  const Array* array = find(name);
+  if (array == nullptr) refuse_corrupt("case", "the case names the tensor '" + name + "', which no file of it holds");
+  return *array;
+}
+
+ConstArrayMap TensorSet::with_prefix(const std::string& prefix) const {
+  ConstArrayMap found;
+  for (const auto& map : maps_) {
+    for (auto entry = map->lower_bound(prefix); entry != map->end() && entry->first.starts_with(prefix); ++entry) {
+      found.emplace(entry->first.substr(prefix.size()), entry->second.view());
+    }
+  }
+  return found;
+}
+
+std::vector<Case> CaseLoader::load(const fs::path& path) {
+  if (!fs::exists(path)) refuse_value("no such file or folder of cases: " + path.string());
+  if (!fs::is_directory(path)) return load_file(path);
+  std::vector<Case> cases;
+  for (const fs::path& file : files_below(path)) {
+    for (Case& one : load_file(file)) cases.push_back(std::move(one));
+  }
+  return cases;
+}
+
+std::vector<Case> CaseLoader::load_file(const fs::path& file) {
+  std::vector<Case> cases;
+  if (file.extension() == ".safetensors") {
+    SafetensorsFile content = read_safetensors(file);
+    const auto text = content.metadata.find("case");
+    if (text == content.metadata.end() || content.metadata.size() != 1) {
+      refuse(file, "the metadata of a case file has exactly one key, 'case'");
+    }
+    auto document = std::make_shared<const json>(parse(file, text->second));
+    auto tensors = std::make_shared<const ArrayMap>(std::move(content.tensors));
+    carriers_[file] = tensors;
+    add_document(file, document, cases);
+    for (Case& one : cases) one.tensors.add(tensors);
+  } else {
+    add_document(file, std::make_shared<const json>(parse(file, read_file(file))), cases);
+  }
+  return cases;
+}
+
+std::shared_ptr<const ArrayMap> CaseLoader::carrier(const fs::path& file) {
+  auto& tensors = carriers_[file];
+  if (!tensors) tensors = std::make_shared<const ArrayMap>(read_safetensors(file).tensors);
+  return tensors;
+}
+
+void CaseLoader::add_document(const fs::path& file, std::shared_ptr<const json> document, std::vector<Case>& cases) {
+  if (!document->is_object() || !document->contains("schema") || !(*document)["schema"].is_string()) {
+    // init.json and the like carry the schema; anything else in a folder of cases is refused rather than passed over.
+    refuse(file, "no 'schema': not a file of cases");
+  }
+  const std::string schema = (*document)["schema"];
+  if (is_index(schema)) return;
+  if (schema == "samba.columns/1") return add_lane(file, document, cases);
+
+  const bool list = schema == "samba.case_list/1";
+  const bool hashes = schema == "samba.hashes/1";
+  if (!list && !hashes && schema != "samba.case/1") {
+    refuse(file, "unknown schema '" + schema +
+                     "'; known are samba.case/1, samba.case_list/1, samba.hashes/1 and samba.columns/1");
+  }
+  if (list) check_keys(*document, "schema id reference note cases", file.string());
+  if (hashes) check_keys(*document, "schema suite reference cases", file.string());
+
+  const auto add = [&](const json& body) {
+    Case one;
+    one.file = file;
+    one.document = document;
+    one.body = &body;
+    one.kind = hashes ? check_hash_case(body, file.string()) : check_case(body, file.string());
+    if (one.kind == "weights") return;
+    one.id = body.at("id");
+    if (body.contains("tensors")) one.tensors.add(carrier(file.parent_path() / body["tensors"].get<std::string>()));
+    cases.push_back(std::move(one));
+  };
+  if (!list && !hashes) return add(*document);
+  for (const json& body : (*document)["cases"]) add(body);
+}
+
+void CaseLoader::add_lane(const fs::path& file, const std::shared_ptr<const json>& document, std::vector<Case>& cases) {
+  const json& lane = *document;
+  check_lane(lane, file.string());
+  for (std::size_t cell = 0; cell < lane["cells"].size(); ++cell) {
+    TensorSet tensors;
+    for (const json& list : {lane["tensors"], lane["cells"][cell]["tensors"]}) {
+      for (const json& name : list) tensors.add(carrier(file.parent_path() / name.get<std::string>()));
+    }
+    for (const auto& [part, expected] : lane["cells"][cell]["parts"].items()) {
+      Case one;
+      one.id = lane["id"].get<std::string>() + "[" + lane["cells"][cell]["fixture"].get<std::string>() + "]." + part;
+      one.kind = "columns";
+      one.file = file;
+      one.document = document;
+      one.body = &lane;
+      one.tensors = tensors;
+      one.cell = cell;
+      one.part = part;
+      cases.push_back(std::move(one));
+    }
+  }
+}
+
+}  // namespace samba::verify

@@ -1,0 +1,108 @@
+#include "samba/verify/verify.h"
+
+#include <chrono>
+#include <map>
+
+#include "samba/verify/kinds.h"
+#include "samba/verify/runner.h"
+
+namespace samba::verify {
+namespace {
+
+const std::map<std::string, KindRunner> kRunners = {
+    {"math_unary", run_math},
+    {"math_binary", run_math},
+    {"gemm", run_gemm},
+    {"linear", run_linear},
+    {"rms_norm", run_rms_norm},
+    {"layer_norm_block", run_layer_norm_block},
+    {"layer_norm_functional", run_layer_norm_functional},
+    {"embedding", run_embedding},
+    {"accumulate", run_accumulate},
+    {"accumulation_is_aligned", run_accumulation_is_aligned},
+    {"generator", run_generator},
+};
+
+// Features of the files that samba does not have: why the case is not run.
+void refuse_missing_features(const Case& test) {
+  const json& body = *test.body;
+  const json& model = test.kind == "columns" ? body.at("model") : body;
+  const auto missing = [](const std::string& what) { throw NotApplicable("samba has no " + what); };
+  if (model.contains("block")) {
+    const std::string block = model["block"];
+    if (block == "mamba1" || block == "mamba2") missing(block + " block");
+  }
+  if (test.kind.starts_with("mlp") || model.value("type", "") == "mlp") missing("MLP");
+  if (test.kind.starts_with("lowbit")) missing("packed weights");
+  const std::string format = model.value("weight_format", "float32");
+  if (format != "float32") missing(format + " weights");
+  for (const json& need : body.at("needs")) {
+    if (need == "fixed15") missing("numeric profile fixed15_v1");
+    if (need == "lowbit" || need == "mlp") missing(need == "mlp" ? "MLP" : "packed weights");
+    if (need == "refusal.untyped") throw NotApplicable("the interface cannot hold a length that is no integer");
+  }
+}
+
+void run_one(const Case& test, Executor& executor, const VerifyOptions& options, CaseResult& result) {
+  Checker check;
+  try {
+    refuse_missing_features(test);
+    const KindRunner runner = find_runner(test.kind);
+    if (runner == nullptr) throw NotApplicable("samba does not run the kind " + test.kind);
+    RunContext run{test, executor, check, options};
+    runner(run);
+    if (check.compared() == 0) check.holds("case", false, "nothing was compared");
+  } catch (const NotApplicable& reason) {
+    result.verdict = Verdict::not_applicable;
+    result.reason = reason.what();
+    return;
+  } catch (const Error& error) {
+    check.holds("call", false, "refused (" + std::string(kind_word(error.kind())) + "): " + error.what());
+  } catch (const std::exception& error) {
+    check.holds("case", false, std::string("failed: ") + error.what());
+  }
+  result.compared = check.compared();
+  result.differences = check.differences().size();
+  if (result.differences == 0) return;
+  result.verdict = Verdict::different;
+  result.first = check.differences().front();
+}
+
+}  // namespace
+
+KindRunner find_runner(const std::string& kind) {
+  const auto found = kRunners.find(kind);
+  return found == kRunners.end() ? nullptr : found->second;
+}
+
+std::size_t VerifyReport::count(Verdict verdict) const {
+  std::size_t total = 0;
+  for (const CaseResult& result : results) total += result.verdict == verdict ? 1 : 0;
+  return total;
+}
+
+VerifyReport verify_cases(Executor& executor, std::span<const std::filesystem::path> paths,
+                          const VerifyOptions& options, const std::function<void(const CaseResult&)>& done) {
+  CaseLoader loader;
+  std::vector<Case> cases;
+  for (const auto& path : paths) {
+    for (Case& one : loader.load(path)) cases.push_back(std::move(one));
+  }
+  VerifyReport report;
+  for (const Case& test : cases) {
+    if (test.id.find(options.id_part) == std::string::npos) continue;
+    if (options.accept && !options.accept(test.id, test.kind)) continue;
+    CaseResult result;
+    result.id = test.id;
+    result.kind = test.kind;
+    result.file = test.file;
+    const auto start = std::chrono::steady_clock::now();
+    run_one(test, executor, options, result);
+    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (done) done(result);
+    report.results.push_back(std::move(result));
+  }
+  return report;
+}
+
+}  // namespace samba::verify

@@ -1,0 +1,14 @@
+// The recorded cases of test/golden/core on every executor.
+#include <catch2/catch.hpp>
+
+#include "golden.h"
+
+namespace samba {
+
+TEST_CASE("every core case has the recorded bits on the reference executor") { check_golden({"core"}, "reference"); }
+
+TEST_CASE("every core case has the recorded bits on the cpu, on each instruction set and number of threads") {
+  for_each_cpu([](const ExecutorOptions& options) { check_golden({"core"}, "cpu", options); });
+}
+
+}  // namespace samba
