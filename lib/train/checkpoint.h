@@ -10,14 +10,13 @@
 #include <string>
 
 #include "samba/core/files.h"
+#include "samba/formats/samba_archive.h"
 #include "samba/kernels/executor.h"
 #include "samba/model/samba_stack.h"
 #include "samba/train/trainer.h"
 
 namespace samba {
 
-// Called while a large file is read or written, with bytes done and bytes in all.
-using FileProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
 // Atomic and durable: on any failure the old file at `path` stays. Returns the SHA-256 of the whole file (hex).
 std::string save_checkpoint(const SambaTrainer& trainer, const Path& path, const FileProgress& progress = {});

@@ -1,0 +1,212 @@
+#include "samba/formats/samba_archive.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "samba/core/error.h"
+#include "samba/core/sha256.h"
+#include "samba/formats/canonical_json.h"
+
+namespace samba {
+
+static_assert(std::endian::native == std::endian::little, "files are little-endian and copied as they are");
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kStreamSchema = "mojolearn.samba-stream.v2";
+constexpr std::size_t kPiece = std::size_t{1} << 20;
+constexpr std::uint64_t kFixedBytes = kArchiveMagic.size() + 8 + 32;  // all but the header and the arrays
+constexpr std::uint64_t kElementBytes = 4;
+constexpr std::array<std::string_view, kArchiveArrays> kNames = {"parameters", "exp_avg", "exp_avg_sq",
+                                                                 "buf_initialized"};
+
+std::uint64_t byte_count(Index elements) { return kElementBytes * static_cast<std::uint64_t>(elements); }
+
+bool is_sha256_text(const Json& value) {
+  if (!value.is_string()) return false;
+  const auto& text = value.get_ref<const std::string&>();
+  return text.size() == 64 && std::all_of(text.begin(), text.end(), [](char digit) {
+           return (digit >= '0' && digit <= '9') || (digit >= 'a' && digit <= 'f');
+         });
+}
+
+Json array_entry(std::size_t array, Index count, const std::string& sha256) {
+  return {{"dtype", archive_array_dtype(array)},
+          {"name", archive_array_name(array)},
+          {"nbytes", byte_count(count)},
+          {"sha256", sha256},
+          {"shape", Json::array({count})}};
+}
+
+// Walks over the bytes of an array in pieces: visit(first byte, piece).
+template <class Visit>
+void for_each_piece(std::uint64_t bytes, std::vector<char>& buffer, Visit&& visit) {
+  for (std::uint64_t first = 0; first < bytes; first += kPiece) {
+    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(kPiece, bytes - first));
+    visit(first, std::span<char>(buffer.data(), size));
+  }
+}
+
+}  // namespace
+
+std::string_view archive_array_name(std::size_t array) { return kNames.at(array); }
+
+std::string_view archive_array_dtype(std::size_t array) { return array == kBufferInitialized ? "<i4" : "<f4"; }
+
+std::string write_samba_archive(const Path& path, const Json& state, const std::array<Index, kArchiveArrays>& counts,
+                                const std::array<PieceReader, kArchiveArrays>& sources, const FileProgress& progress) {
+  std::vector<char> buffer(kPiece);
+  std::array<std::string, kArchiveArrays> digests;
+  Json entries = Json::array();
+  std::uint64_t total = 0;
+  for (std::size_t array = 0; array < kArchiveArrays; ++array) {
+    Sha256 hash;
+    for_each_piece(byte_count(counts[array]), buffer, [&](std::uint64_t first, std::span<char> piece) {
+      sources[array](first, piece.data(), piece.size());
+      hash.update(piece.data(), piece.size());
+    });
+    digests[array] = hash.finish_hex();
+    entries.push_back(array_entry(array, counts[array], digests[array]));
+    total += byte_count(counts[array]);
+  }
+  const std::string header = canonical_json({{"arrays", entries}, {"schema", kStreamSchema}, {"state", state}});
+  if (header.size() > kLongestArchiveHeader) {
+    refuse_value("the header of " + path.string() + " would have " + std::to_string(header.size()) +
+                 " bytes, an archive holds at most " + std::to_string(kLongestArchiveHeader));
+  }
+  total += kFixedBytes + header.size();
+
+  AtomicFile file(path);
+  Sha256 whole;
+  std::uint64_t done = 0;
+  const auto write = [&](const void* data, std::size_t bytes) {
+    file.write(data, bytes);
+    whole.update(data, bytes);
+    done += bytes;
+    if (progress) progress(done, total);
+  };
+  const std::uint64_t length = header.size();
+  Sha256 header_hash;
+  header_hash.update(header);
+  const Sha256Digest header_digest = header_hash.finish();
+  write(kArchiveMagic.data(), kArchiveMagic.size());
+  write(&length, sizeof length);
+  write(header.data(), header.size());
+  write(header_digest.data(), header_digest.size());
+  for (std::size_t array = 0; array < kArchiveArrays; ++array) {
+    Sha256 hash;
+    for_each_piece(byte_count(counts[array]), buffer, [&](std::uint64_t first, std::span<char> piece) {
+      sources[array](first, piece.data(), piece.size());
+      hash.update(piece.data(), piece.size());
+      write(piece.data(), piece.size());
+    });
+    if (hash.finish_hex() != digests[array]) {
+      throw Error(ErrorKind::internal, "the array " + std::string(archive_array_name(array)) +
+                                           " changed while it was saved to " + path.string());
+    }
+  }
+  file.commit();
+  return whole.finish_hex();
+}
+
+bool is_samba_archive(const Path& path) {
+  FileReader file(path);
+  std::array<char, kArchiveMagic.size()> start{};
+  return file.read(start.data(), start.size()) == start.size() &&
+         std::string_view(start.data(), start.size()) == kArchiveMagic;
+}
+
+void SambaArchiveReader::refuse(const std::string& error_class, const std::string& reason) const {
+  refuse_corrupt(error_class, file_.path().string() + " is damaged or no Samba checkpoint (" + error_class +
+                                  "): " + reason);
+}
+
+SambaArchiveReader::SambaArchiveReader(const Path& path) : file_(path) {
+  std::array<char, kArchiveMagic.size()> magic{};
+  if (file_.read(magic.data(), magic.size()) != magic.size() ||
+      std::string_view(magic.data(), magic.size()) != kArchiveMagic) {
+    refuse("format", "it does not start with the magic of a streamed archive");
+  }
+  std::uint64_t length = 0;
+  if (file_.read(&length, sizeof length) != sizeof length) refuse("truncated", "it ends inside the header length");
+  if (length < 1 || length > kLongestArchiveHeader) {
+    refuse("header_length", "a header of " + std::to_string(length) + " bytes, 1 to " +
+                                std::to_string(kLongestArchiveHeader) + " are accepted");
+  }
+  std::string text(static_cast<std::size_t>(length), '\0');
+  Sha256Digest digest{};
+  if (file_.read(text.data(), text.size()) != text.size() ||
+      file_.read(digest.data(), digest.size()) != digest.size()) {
+    refuse("header_integrity", "it ends inside the header");
+  }
+  Sha256 hash;
+  hash.update(text);
+  if (hash.finish() != digest) refuse("header_integrity", "the header's SHA-256 differs");
+  try {
+    header_ = parse_json(text);
+  } catch (const Error& error) {
+    refuse("json", std::string("the header is ") + error.what());
+  }
+  if (!header_.is_object() || header_.size() != 3 || !header_.contains("arrays") || !header_.contains("schema") ||
+      !header_.contains("state")) {
+    refuse("stream_schema", "the header must be an object with exactly the keys arrays, schema and state");
+  }
+  if (header_["schema"] != kStreamSchema) {
+    refuse("stream_schema", "the schema must be \"" + std::string(kStreamSchema) + "\"");
+  }
+}
+
+void SambaArchiveReader::check_arrays(const std::array<Index, kArchiveArrays>& counts) {
+  const Json& entries = header_["arrays"];
+  if (!entries.is_array() || entries.size() != kArchiveArrays) {
+    refuse("array_descriptor", "arrays must be a list of " + std::to_string(kArchiveArrays) + " entries");
+  }
+  std::uint64_t total = file_.position();
+  for (std::size_t array = 0; array < kArchiveArrays; ++array) {
+    const Json& entry = entries[array];
+    const std::string name(archive_array_name(array));
+    if (!entry.is_object()) refuse("array_descriptor", "the entry of " + name + " is no object");
+    if (!entry.contains("sha256") || !is_sha256_text(entry["sha256"])) {
+      refuse("array_descriptor", "sha256 of " + name + " must be 64 lower-case hex digits");
+    }
+    const Json expected = array_entry(array, counts[array], entry["sha256"].get<std::string>());
+    if (entry.size() != expected.size()) {
+      refuse("array_descriptor", "the entry of " + name + " must have exactly the keys dtype, name, nbytes, sha256, shape");
+    }
+    for (const auto& [key, value] : expected.items()) {
+      // The canonical text tells 8.0 from 8, which comparing numbers would not.
+      if (!entry.contains(key) || canonical_json(entry[key]) != canonical_json(value)) {
+        refuse("array_descriptor", key + " of " + name + " must be " + canonical_json(value));
+      }
+    }
+    total += byte_count(counts[array]);
+  }
+  if (file_.size() != total) {
+    refuse("size", "it has " + std::to_string(file_.size()) + " bytes, its header says " + std::to_string(total));
+  }
+  counts_ = counts;
+}
+
+void SambaArchiveReader::read_arrays(const std::array<PieceWriter, kArchiveArrays>& destinations,
+                                     const FileProgress& progress) {
+  std::vector<char> buffer(kPiece);
+  for (std::size_t array = 0; array < kArchiveArrays; ++array) {
+    const std::string name(archive_array_name(array));
+    Sha256 hash;
+    for_each_piece(byte_count(counts_[array]), buffer, [&](std::uint64_t first, std::span<char> piece) {
+      if (file_.read(piece.data(), piece.size()) != piece.size()) refuse("size", "it became shorter while it was read");
+      hash.update(piece.data(), piece.size());
+      if (destinations[array]) destinations[array](first, piece.data(), piece.size());
+      if (progress) progress(file_.position(), file_.size());
+    });
+    if (hash.finish_hex() != header_["arrays"][array]["sha256"].get_ref<const std::string&>()) {
+      refuse("array_integrity:" + name, "the SHA-256 of the array " + name + " differs");
+    }
+  }
+}
+
+}  // namespace samba

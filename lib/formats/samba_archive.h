@@ -1,0 +1,67 @@
+// The streamed archive of a Samba stack (spec 62 sections 1 to 4): a container of one JSON state and four arrays. What
+// the state means is not known here; lib/train/checkpoint.h puts both together.
+//
+// Memory is bounded: the header and one piece of an array at a time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "samba/core/array.h"
+#include "samba/core/files.h"
+
+namespace samba {
+
+inline constexpr std::string_view kArchiveMagic("MOJOLEARN-SAMBA\x02\x0A", 17);
+inline constexpr std::uint64_t kLongestArchiveHeader = 1048576;
+
+// Called while a large file is read or written, with bytes done and bytes in all.
+using FileProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
+
+enum ArchiveArray : std::size_t { kParameters, kExpAvg, kExpAvgSq, kBufferInitialized, kArchiveArrays };
+
+std::string_view archive_array_name(std::size_t array);  // "parameters", ...
+std::string_view archive_array_dtype(std::size_t array); // "<f4", "<i4"
+
+// Moves `bytes` bytes at byte `first` of an array: out of the caller's storage, or into it.
+using PieceReader = std::function<void(std::uint64_t first, void* to, std::size_t bytes)>;
+using PieceWriter = std::function<void(std::uint64_t first, const void* from, std::size_t bytes)>;
+
+// `counts`: elements of the four arrays; all are read twice, to hash and to write. Atomic and durable. Returns the
+// SHA-256 of the file. Refused: a header above 1 MiB (Error(value)); an array that changes meanwhile (Error(internal)).
+std::string write_samba_archive(const Path& path, const nlohmann::json& state,
+                                const std::array<Index, kArchiveArrays>& counts,
+                                const std::array<PieceReader, kArchiveArrays>& sources,
+                                const FileProgress& progress = {});
+
+// True when the file starts with the magic; false for any other content, an empty file included.
+bool is_samba_archive(const Path& path);
+
+class SambaArchiveReader {
+ public:
+  // Reads and checks the header: classes truncated, header_length, header_integrity, json, stream_schema.
+  explicit SambaArchiveReader(const Path& path);
+
+  const nlohmann::json& state() const { return header_["state"]; }
+  const nlohmann::json& array_entries() const { return header_["arrays"]; }
+  std::uint64_t file_size() const { return file_.size(); }
+
+  // Classes array_descriptor and size: the entries must be exactly those of arrays of these counts.
+  void check_arrays(const std::array<Index, kArchiveArrays>& counts);
+  // After check_arrays. Class array_integrity:NAME. An empty destination: the array is verified and dropped. What a
+  // destination received is worth nothing when this throws.
+  void read_arrays(const std::array<PieceWriter, kArchiveArrays>& destinations, const FileProgress& progress = {});
+
+ private:
+  [[noreturn]] void refuse(const std::string& error_class, const std::string& reason) const;
+
+  FileReader file_;
+  nlohmann::json header_;
+  std::array<Index, kArchiveArrays> counts_{};
+};
+
+}  // namespace samba

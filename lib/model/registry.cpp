@@ -1,0 +1,104 @@
+#include "samba/model/registry.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "samba/core/error.h"
+
+namespace samba {
+
+namespace {
+
+struct NamedShape {
+  const char* name;
+  Shape shape;
+};
+
+std::vector<NamedShape> mamba3_tensors(Index d_model) {
+  constexpr Index kState = 128, kHeadWidth = 64, kAngles = 32;
+  const Index inner = 2 * d_model;
+  const Index heads = inner / kHeadWidth;
+  const Index projection = 2 * inner + 2 * kState + 3 * heads + kAngles;
+  return {{"block_norm.weight", {d_model}},
+          {"in_proj.weight", {projection, d_model}},
+          {"dt_bias", {heads}},
+          {"B_norm.weight", {kState}},
+          {"C_norm.weight", {kState}},
+          {"B_bias", {heads, kState}},
+          {"C_bias", {heads, kState}},
+          {"D", {heads}},
+          {"out_proj.weight", {d_model, inner}}};
+}
+
+std::vector<NamedShape> attention_tensors(const SambaConfig& config) {
+  const Index d_model = config.d_model;
+  const Index queries = *config.n_heads * *config.head_dim;
+  const Index keys = *config.n_kv_heads * *config.head_dim;
+  const Index hidden = *config.intermediate;
+  return {{"input_layernorm.weight", {d_model}}, {"post_attention_layernorm.weight", {d_model}},
+          {"q_proj.weight", {queries, d_model}}, {"k_proj.weight", {keys, d_model}},
+          {"v_proj.weight", {keys, d_model}},    {"o_proj.weight", {d_model, queries}},
+          {"gate_proj.weight", {hidden, d_model}}, {"up_proj.weight", {hidden, d_model}},
+          {"down_proj.weight", {d_model, hidden}}};
+}
+
+}  // namespace
+
+Registry::Registry(const SambaConfig& config) {
+  add("embed.weight", {config.vocab, config.d_model});
+  for (std::size_t i = 0; i < config.layers.size(); ++i) {
+    layer_first_.push_back(tensors_.size());
+    const std::string prefix = "layers." + std::to_string(i) + ".";
+    auto layer = config.layers[i] == LayerKind::mamba3 ? mamba3_tensors(config.d_model) : attention_tensors(config);
+    for (NamedShape& tensor : layer) add(prefix + tensor.name, std::move(tensor.shape));
+  }
+  layer_first_.push_back(tensors_.size());
+  add("norm_f.weight", {config.d_model});
+  if (!config.tie_embeddings) {
+    head_ = tensors_.size();
+    add("lm_head.weight", {config.vocab, config.d_model});
+  }
+}
+
+void Registry::add(std::string name, Shape shape) {
+  for (const Index size : shape) {
+    if (size > kMostParameters) refuse_value("the tensor " + name + " is too large: " + shape_text(shape));
+  }
+  const Index size = element_count(shape);
+  if (size > kMostParameters - total_) {
+    refuse_value("the stack would have more than " + std::to_string(kMostParameters) + " parameters at " + name + " " +
+                 shape_text(shape));
+  }
+  tensors_.push_back({std::move(name), std::move(shape), total_, size});
+  total_ += size;
+}
+
+Index Registry::find(std::string_view name) const {
+  const auto found = std::find_if(tensors_.begin(), tensors_.end(),
+                                  [&](const ParameterTensor& tensor) { return tensor.name == name; });
+  return found == tensors_.end() ? -1 : found - tensors_.begin();
+}
+
+std::vector<Index> Registry::sizes() const {
+  std::vector<Index> sizes;
+  for (const ParameterTensor& tensor : tensors_) sizes.push_back(tensor.size);
+  return sizes;
+}
+
+std::string Registry::element_name(Index flat) const {
+  const auto after = std::upper_bound(tensors_.begin(), tensors_.end(), flat,
+                                      [](Index value, const ParameterTensor& tensor) { return value < tensor.offset; });
+  const ParameterTensor& tensor = *std::prev(after);
+  return tensor.name + "[" + std::to_string(flat - tensor.offset) + "]";
+}
+
+nlohmann::json Registry::to_json() const {
+  nlohmann::json list = nlohmann::json::array();
+  for (const ParameterTensor& tensor : tensors_) {
+    list.push_back(
+        {{"name", tensor.name}, {"offset", tensor.offset}, {"shape", tensor.shape}, {"size", tensor.size}});
+  }
+  return list;
+}
+
+}  // namespace samba
