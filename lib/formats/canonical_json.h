@@ -10,8 +10,8 @@ namespace samba {
 // Parses RFC 8259 JSON in UTF-8. Refuses, with Error(value), what the files must not hold: duplicate keys, NaN and
 // Infinity, numbers beyond binary64, nesting deeper than kDeepestJson, anything behind the value.
 //
-// An integer outside 64 bits is kept as its digits (a binary value of subtype kBigIntegerSubtype), so that it is neither
-// taken for an integer nor rounded to a double.
+// An integer outside 64 bits is kept as its digits (a binary value of subtype kBigIntegerSubtype), so that it is
+// neither taken for an integer nor rounded to a double.
 nlohmann::json parse_json(std::string_view text);
 
 inline constexpr int kDeepestJson = 256;

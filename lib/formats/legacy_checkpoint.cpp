@@ -22,8 +22,7 @@ int hex_digit(char digit) {
 }  // namespace
 
 void LegacyCheckpoint::refuse(const std::string& error_class, const std::string& reason) const {
-  refuse_corrupt(error_class,
-                 path_.string() + " is damaged or no Samba checkpoint (" + error_class + "): " + reason);
+  refuse_corrupt(error_class, path_.string() + " is damaged or no Samba checkpoint (" + error_class + "): " + reason);
 }
 
 LegacyCheckpoint::LegacyCheckpoint(const Path& path) : path_(path) {

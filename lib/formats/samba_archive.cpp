@@ -121,8 +121,8 @@ bool is_samba_archive(const Path& path) {
 }
 
 void SambaArchiveReader::refuse(const std::string& error_class, const std::string& reason) const {
-  refuse_corrupt(error_class, file_.path().string() + " is damaged or no Samba checkpoint (" + error_class +
-                                  "): " + reason);
+  refuse_corrupt(error_class,
+                 file_.path().string() + " is damaged or no Samba checkpoint (" + error_class + "): " + reason);
 }
 
 SambaArchiveReader::SambaArchiveReader(const Path& path) : file_(path) {
@@ -175,7 +175,8 @@ void SambaArchiveReader::check_arrays(const std::array<Index, kArchiveArrays>& c
     }
     const Json expected = array_entry(array, counts[array], entry["sha256"].get<std::string>());
     if (entry.size() != expected.size()) {
-      refuse("array_descriptor", "the entry of " + name + " must have exactly the keys dtype, name, nbytes, sha256, shape");
+      refuse("array_descriptor",
+             "the entry of " + name + " must have exactly the keys dtype, name, nbytes, sha256, shape");
     }
     for (const auto& [key, value] : expected.items()) {
       // The canonical text tells 8.0 from 8, which comparing numbers would not.

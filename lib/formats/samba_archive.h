@@ -24,8 +24,8 @@ using FileProgress = std::function<void(std::uint64_t done, std::uint64_t total)
 
 enum ArchiveArray : std::size_t { kParameters, kExpAvg, kExpAvgSq, kBufferInitialized, kArchiveArrays };
 
-std::string_view archive_array_name(std::size_t array);  // "parameters", ...
-std::string_view archive_array_dtype(std::size_t array); // "<f4", "<i4"
+std::string_view archive_array_name(std::size_t array);   // "parameters", ...
+std::string_view archive_array_dtype(std::size_t array);  // "<f4", "<i4"
 
 // Moves `bytes` bytes at byte `first` of an array: out of the caller's storage, or into it.
 using PieceReader = std::function<void(std::uint64_t first, void* to, std::size_t bytes)>;

@@ -35,9 +35,9 @@ std::vector<NamedShape> attention_tensors(const SambaConfig& config) {
   const Index queries = *config.n_heads * *config.head_dim;
   const Index keys = *config.n_kv_heads * *config.head_dim;
   const Index hidden = *config.intermediate;
-  return {{"input_layernorm.weight", {d_model}}, {"post_attention_layernorm.weight", {d_model}},
-          {"q_proj.weight", {queries, d_model}}, {"k_proj.weight", {keys, d_model}},
-          {"v_proj.weight", {keys, d_model}},    {"o_proj.weight", {d_model, queries}},
+  return {{"input_layernorm.weight", {d_model}},   {"post_attention_layernorm.weight", {d_model}},
+          {"q_proj.weight", {queries, d_model}},   {"k_proj.weight", {keys, d_model}},
+          {"v_proj.weight", {keys, d_model}},      {"o_proj.weight", {d_model, queries}},
           {"gate_proj.weight", {hidden, d_model}}, {"up_proj.weight", {hidden, d_model}},
           {"down_proj.weight", {d_model, hidden}}};
 }
@@ -95,8 +95,7 @@ std::string Registry::element_name(Index flat) const {
 nlohmann::json Registry::to_json() const {
   nlohmann::json list = nlohmann::json::array();
   for (const ParameterTensor& tensor : tensors_) {
-    list.push_back(
-        {{"name", tensor.name}, {"offset", tensor.offset}, {"shape", tensor.shape}, {"size", tensor.size}});
+    list.push_back({{"name", tensor.name}, {"offset", tensor.offset}, {"shape", tensor.shape}, {"size", tensor.size}});
   }
   return list;
 }

@@ -14,9 +14,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr Index kMamba3WidthUnit = 32;
-constexpr std::array<const char*, 10> kFieldNames = {"d_model",  "dropout",      "head_dim", "intermediate",
-                                                     "layers",   "n_heads",      "n_kv_heads", "norm_eps",
-                                                     "tie_embeddings", "vocab"};
+constexpr std::array<const char*, 10> kFieldNames = {"d_model", "dropout",    "head_dim", "intermediate",   "layers",
+                                                     "n_heads", "n_kv_heads", "norm_eps", "tie_embeddings", "vocab"};
 
 std::string number_text(double value) { return Json(value).is_null() ? "nan" : Json(value).dump(); }
 
@@ -104,7 +103,8 @@ SambaConfig make_config(const SambaConfigFields& fields) {
   config.vocab = fields.vocab;
   config.d_model = fields.d_model;
   for (std::size_t i = 0; i < fields.layers.size(); ++i) config.layers.push_back(layer_kind(fields.layers[i], i));
-  const bool has_mamba = std::find(config.layers.begin(), config.layers.end(), LayerKind::mamba3) != config.layers.end();
+  const bool has_mamba =
+      std::find(config.layers.begin(), config.layers.end(), LayerKind::mamba3) != config.layers.end();
   if (has_mamba && fields.d_model % kMamba3WidthUnit != 0) {
     refuse_value("d_model must be a multiple of " + std::to_string(kMamba3WidthUnit) + " with a mamba3 layer, got " +
                  std::to_string(fields.d_model));

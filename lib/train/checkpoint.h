@@ -17,7 +17,6 @@
 
 namespace samba {
 
-
 // Atomic and durable: on any failure the old file at `path` stays. Returns the SHA-256 of the whole file (hex).
 std::string save_checkpoint(const SambaTrainer& trainer, const Path& path, const FileProgress& progress = {});
 

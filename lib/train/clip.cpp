@@ -1,0 +1,39 @@
+#include "samba/train/clip.h"
+
+#include <cmath>
+#include <numeric>
+#include <string>
+
+#include "samba/core/error.h"
+#include "samba/model/samba_stack.h"
+#include "samba/numerics/elementary.h"
+#include "samba/numerics/fold.h"
+
+namespace samba {
+
+ClipReport clip_grad_norm(Executor& executor, std::span<const Index> sizes, double max_norm, float* gradient) {
+  const auto limit = static_cast<float>(max_norm);
+  if (!(max_norm > 0.0) || std::isinf(max_norm)) {
+    refuse_value("max_norm must be finite and greater than 0, got " + std::to_string(max_norm));
+  }
+  ClipReport report;
+  report.sums_of_squares.resize(sizes.size());
+  executor.optimizer().sums_of_squares(static_cast<Index>(sizes.size()), sizes.data(), gradient,
+                                       report.sums_of_squares.data());
+  for (const float sum : report.sums_of_squares) report.norms.push_back(flush(elementary::sqrt(sum)));
+  const auto norm = [&](std::int64_t j) { return report.norms[static_cast<std::size_t>(j)]; };
+  report.total_sum = dot(static_cast<std::int64_t>(sizes.size()), norm, norm);
+  report.total_norm = flush(elementary::sqrt(report.total_sum));
+  if (!is_finite(report.total_norm)) {
+    throw Error(ErrorKind::value, kNonFiniteClass,
+                std::string("clip.total_norm is ") + (is_nan(report.total_norm) ? "NaN" : "infinite") +
+                    ": the gradient cannot be clipped");
+  }
+  constexpr float kSmall = from_bits(0x358637BDU);  // 1e-6
+  const float ratio = div(limit, flush(report.total_norm + kSmall));
+  report.coefficient = ratio < 1.0F ? ratio : 1.0F;
+  executor.optimizer().scale(std::accumulate(sizes.begin(), sizes.end(), Index{0}), report.coefficient, gradient);
+  return report;
+}
+
+}  // namespace samba
