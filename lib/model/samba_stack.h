@@ -23,12 +23,12 @@
 #include "samba/kernels/executor.h"
 #include "samba/model/registry.h"
 #include "samba/model/samba_config.h"
+#include "samba/model/token_batch.h"
 
 namespace samba {
 
 class Generator;
 
-inline constexpr std::int32_t kIgnoredTarget = -100;
 inline constexpr const char* kNonFiniteClass = "non_finite";
 
 // The decode state of a fixed batch: one block state a layer.
@@ -37,6 +37,7 @@ class SambaState {
   Index batch_size() const { return batch_size_; }
   Index max_tokens() const { return max_tokens_; }
   Index tokens() const { return tokens_; }  // positions consumed so far
+  const SambaConfig& config() const { return config_; }
   std::size_t layers() const { return layers_.size(); }
   BlockState& layer(std::size_t index) { return *layers_[index]; }
   const BlockState& layer(std::size_t index) const { return *layers_[index]; }
@@ -52,7 +53,7 @@ class SambaState {
   Index max_tokens_ = 0;
   Index tokens_ = 0;
   bool broken_ = false;  // a call failed midway: every further call is refused until reset()
-  const void* owner_ = nullptr;
+  SambaConfig config_;   // of the stack that made it
   std::vector<std::unique_ptr<BlockState>> layers_;
 };
 
@@ -147,17 +148,5 @@ class SambaStack {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-// A checked batch of token ids or targets as int32, (rows, length) row-major.
-struct TokenBatch {
-  Index rows = 0;
-  Index length = 0;
-  std::vector<std::int32_t> ids;
-};
-
-// The checks of spec 60 section 4: rank 2, an integer dtype, at least one row and one token, every id in [0, vocab).
-TokenBatch checked_ids(ConstArray ids, Index vocab, const char* name = "ids");
-// `targets` has the shape of `inputs`, each in [0, vocab) or -100.
-TokenBatch checked_targets(ConstArray targets, const TokenBatch& inputs, Index vocab);
 
 }  // namespace samba

@@ -1,0 +1,231 @@
+#include "samba/model/samba_stack.h"
+
+#include <cstring>
+
+#include "samba/blocks/mamba3/mamba3_block.h"
+#include "samba/blocks/transformer/transformer_block.h"
+#include "samba/core/error.h"
+#include "samba/core/sha256.h"
+#include "samba/model/initial_values.h"
+#include "samba/model/samba_stack_impl.h"
+#include "samba/numerics/float32.h"
+#include "samba/numerics/generator.h"
+
+namespace samba {
+
+namespace {
+
+TransformerOptions attention_options(const SambaConfig& config) {
+  TransformerOptions options;
+  options.d_model = config.d_model;
+  options.n_heads = *config.n_heads;
+  options.n_kv_heads = *config.n_kv_heads;
+  options.head_dim = *config.head_dim;
+  options.intermediate = *config.intermediate;
+  return options;
+}
+
+std::vector<std::unique_ptr<Block>> make_blocks(Executor& executor, const SambaConfig& config) {
+  std::vector<std::unique_ptr<Block>> blocks;
+  std::shared_ptr<RotaryTable> rotary;  // the layers have equal options and share it
+  for (const LayerKind kind : config.layers) {
+    if (kind == LayerKind::mamba3) {
+      blocks.push_back(std::make_unique<Mamba3Block>(executor, config.d_model));
+    } else {
+      auto block = std::make_unique<TransformerBlock>(executor, attention_options(config), rotary);
+      rotary = block->rotary();
+      blocks.push_back(std::move(block));
+    }
+  }
+  return blocks;
+}
+
+std::string quoted_list(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+// Names, dtypes, shapes and finiteness of a full set of weights.
+void check_weights(const Registry& registry, const ConstArrayMap& weights) {
+  std::vector<std::string> missing, unknown;
+  for (const ParameterTensor& tensor : registry.tensors()) {
+    if (!weights.contains(tensor.name)) missing.push_back(tensor.name);
+  }
+  for (const auto& [name, array] : weights) {
+    if (registry.find(name) < 0) unknown.push_back(name);
+  }
+  if (!missing.empty() || !unknown.empty()) {
+    refuse_value("weights:" + (missing.empty() ? "" : " missing " + quoted_list(missing)) +
+                 (missing.empty() || unknown.empty() ? "" : ";") +
+                 (unknown.empty() ? "" : " unknown " + quoted_list(unknown)));
+  }
+  for (const ParameterTensor& tensor : registry.tensors()) {
+    const ConstArray& array = weights.at(tensor.name);
+    if (array.dtype != DType::float32) {
+      refuse_type("weight " + tensor.name + " must be float32, got " + std::string(dtype_name(array.dtype)));
+    }
+    if (array.shape != tensor.shape) {
+      refuse_value("weight " + tensor.name + " must have the shape " + shape_text(tensor.shape) + ", got " +
+                   shape_text(array.shape));
+    }
+    for (Index i = 0; i < tensor.size; ++i) {
+      const float value = array.floats()[i];
+      if (is_finite(value)) continue;
+      throw Error(ErrorKind::value, kNonFiniteClass,
+                  "weight " + tensor.name + ": " + (is_nan(value) ? "NaN" : "infinity") + " at flat index " +
+                      std::to_string(i));
+    }
+  }
+}
+
+}  // namespace
+
+// ---- state ----
+
+void SambaState::reset() {
+  for (auto& layer : layers_) layer->reset();
+  tokens_ = 0;
+  broken_ = false;
+}
+
+std::unique_ptr<SambaState> SambaState::clone() const {
+  std::unique_ptr<SambaState> copy(new SambaState);
+  copy->batch_size_ = batch_size_;
+  copy->max_tokens_ = max_tokens_;
+  copy->tokens_ = tokens_;
+  copy->broken_ = broken_;
+  copy->config_ = config_;
+  for (const auto& layer : layers_) copy->layers_.push_back(layer->clone());
+  return copy;
+}
+
+std::unique_ptr<SambaState> SambaStack::allocate_state(Index batch_size, Index max_tokens) {
+  if (batch_size < 1) refuse_value("batch_size must be at least 1, got " + std::to_string(batch_size));
+  if (max_tokens < 1) refuse_value("max_tokens must be at least 1, got " + std::to_string(max_tokens));
+  std::unique_ptr<SambaState> state(new SambaState);
+  state->batch_size_ = batch_size;
+  state->max_tokens_ = max_tokens;
+  state->config_ = impl_->config;
+  for (const auto& block : impl_->blocks) state->layers_.push_back(block->allocate_state(batch_size, max_tokens));
+  return state;
+}
+
+// ---- construction and parameters ----
+
+SambaStack::Impl::Impl(Executor& executor_, const SambaConfig& config_, Use use_)
+    : executor(executor_),
+      config(config_),
+      registry(config_),
+      use(use_),
+      parameters(executor_.memory(), registry.total()),
+      blocks(make_blocks(executor_, config_)),
+      workspace(executor_.memory()) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const auto& specs = blocks[i]->weight_specs();
+    const std::size_t first = registry.layer_first(i);
+    bool equal = specs.size() == registry.layer_first(i + 1) - first;
+    for (std::size_t j = 0; equal && j < specs.size(); ++j) {
+      const ParameterTensor& tensor = registry.tensors()[first + j];
+      equal = tensor.name.ends_with("." + specs[j].name) && tensor.shape == specs[j].shape;
+    }
+    if (!equal)
+      throw Error(ErrorKind::internal, "the registry does not describe the block of layer " + std::to_string(i));
+  }
+}
+
+void SambaStack::Impl::bind() {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    std::vector<const float*> weights;
+    for (std::size_t j = registry.layer_first(i); j < registry.layer_first(i + 1); ++j) weights.push_back(tensor(j));
+    blocks[i]->bind_weights(weights);
+  }
+  head = executor.linear().prepare(config.vocab, config.d_model, head_weight());
+}
+
+void SambaStack::Impl::refresh() {
+  for (auto& block : blocks) block->weights_changed();
+  executor.linear().refresh(*head, head_weight());
+}
+
+SambaStack::SambaStack(Executor& executor, const SambaConfig& config, Generator& generator, Use use)
+    : impl_(std::make_unique<Impl>(executor, config, use)) {
+  draw_initial_values(executor, impl_->registry, generator, impl_->parameters.data());
+  impl_->bind();
+}
+
+SambaStack::SambaStack(Executor& executor, const SambaConfig& config, const ConstArrayMap& weights, Use use)
+    : SambaStack(executor, config, use) {
+  load_weights(weights);
+}
+
+SambaStack::SambaStack(Executor& executor, const SambaConfig& config, Use use)
+    : impl_(std::make_unique<Impl>(executor, config, use)) {
+  impl_->parameters.zero();
+  impl_->bind();
+}
+
+SambaStack::~SambaStack() = default;
+
+Executor& SambaStack::executor() const { return impl_->executor; }
+const SambaConfig& SambaStack::config() const { return impl_->config; }
+const Registry& SambaStack::registry() const { return impl_->registry; }
+SambaStack::Use SambaStack::use() const { return impl_->use; }
+
+void SambaStack::load_weights(const ConstArrayMap& weights) {
+  check_weights(impl_->registry, weights);
+  for (const ParameterTensor& tensor : impl_->registry.tensors()) {
+    impl_->executor.memory().copy_to_device(impl_->parameters.data() + tensor.offset, weights.at(tensor.name).data,
+                                            static_cast<std::size_t>(tensor.size) * sizeof(float));
+  }
+  impl_->refresh();
+}
+
+ArrayMap SambaStack::weights() const {
+  ArrayMap weights;
+  for (const ParameterTensor& tensor : impl_->registry.tensors()) {
+    Array array = Array::zeros(tensor.shape);
+    impl_->executor.memory().copy_to_host(array.data(), impl_->parameters.data() + tensor.offset, array.byte_size());
+    weights.emplace(tensor.name, std::move(array));
+  }
+  return weights;
+}
+
+Array SambaStack::parameters() const {
+  Array flat = Array::zeros({impl_->registry.total()});
+  impl_->parameters.download(flat.floats().data());
+  return flat;
+}
+
+std::string SambaStack::parameters_sha256() const {
+  const Array flat = parameters();
+  return sha256_hex(flat.data(), flat.byte_size());
+}
+
+const float* SambaStack::device_parameters() const { return impl_->parameters.data(); }
+float* SambaStack::mutable_device_parameters() { return impl_->parameters.data(); }
+void SambaStack::parameters_changed() { impl_->refresh(); }
+
+void SambaStack::set_stage_recorder(StageRecorder* recorder) { impl_->recorder = recorder; }
+
+// ---- helpers ----
+
+void SambaStack::Impl::refuse_if_inference(const char* call) const {
+  if (use == Use::inference) refuse_unsupported(std::string(call) + ": inference is forward only");
+}
+
+void SambaStack::Impl::require_finite(const char* name, Index count, const float* device) {
+  const Index index = executor.elementwise().first_non_finite(count, device);
+  if (index < 0) return;
+  float value = 0.0F;
+  executor.memory().copy_to_host(&value, device + index, sizeof value);
+  throw Error(ErrorKind::value, kNonFiniteClass,
+              std::string("non-finite ") + name + " at flat index " + std::to_string(index) + ": " +
+                  (is_nan(value) ? "NaN" : "infinity"));
+}
+
+void SambaStack::Impl::record(const std::string& name, const Shape& shape, const float* device) {
+  if (recorder != nullptr) recorder->record(name, shape, device);
+}
+
+}  // namespace samba

@@ -1,0 +1,180 @@
+// The forward of a stack: stateless, ragged, with a state (spec 60 sections 4 to 6).
+#include <numeric>
+
+#include "samba/core/error.h"
+#include "samba/model/samba_stack_impl.h"
+
+namespace samba {
+
+void SambaStack::Impl::check_call(const SambaState* state, Index batch, Index length) const {
+  if (state != nullptr) {
+    if (state->batch_size_ != batch) {
+      refuse_value("the state is for a batch of " + std::to_string(state->batch_size_) + " rows, got a batch of " +
+                   std::to_string(batch));
+    }
+    if (state->config_ != config) refuse_value("the state belongs to a stack of another configuration");
+    if (state->broken_) {
+      refuse_value("the state is not usable: a call on it failed midway; reset it or allocate a new one");
+    }
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    blocks[i]->check_call(state == nullptr ? nullptr : state->layers_[i].get(), length);
+  }
+}
+
+float* SambaStack::Impl::run_layers(std::span<const std::int32_t> ids, Index batch, Index length, SambaState* state) {
+  const Index rows = batch * length;
+  const Index count = rows * config.d_model;
+  std::int32_t* device_ids = workspace.ints(rows);
+  executor.memory().copy_to_device(device_ids, ids.data(), ids.size_bytes());
+  float* hidden = workspace.floats(count);
+  float* next = workspace.floats(count);
+  const Shape shape{batch, length, config.d_model};
+  executor.embedding().embedding_forward(rows, config.d_model, device_ids, embedding(), hidden);
+  record("embed", shape, hidden);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    blocks[i]->forward(batch, length, hidden, next, state == nullptr ? nullptr : state->layers_[i].get(), workspace,
+                       nullptr);
+    std::swap(hidden, next);
+    if (recorder != nullptr) record("layer" + std::to_string(i) + ".out", shape, hidden);
+  }
+  return hidden;
+}
+
+float* SambaStack::Impl::head_logits(Index batch, Index length, const float* hidden, float** normed) {
+  const Index rows = batch * length;
+  float* norm_output = workspace.floats(rows * config.d_model);
+  float* logits = workspace.floats(rows * config.vocab);
+  // The residual stream carries a non-finite value of any layer down to here.
+  require_finite("rms_norm input", rows * config.d_model, hidden);
+  executor.norm().rms_norm_forward(rows, config.d_model, config.norm_eps, false, hidden, norm_weight(), norm_output,
+                                   nullptr, nullptr);
+  record("norm_f", {batch, length, config.d_model}, norm_output);
+  require_finite("linear input", rows * config.d_model, norm_output);
+  executor.linear().linear(*head, rows, norm_output, logits);
+  record("logits", {batch, length, config.vocab}, logits);
+  if (normed != nullptr) *normed = norm_output;
+  return logits;
+}
+
+namespace {
+
+// Marks the state as unusable until the call that advances it has come to its end.
+class AdvancingState {
+ public:
+  AdvancingState(bool* broken, Index* tokens, Index length) : broken_(broken), tokens_(tokens), length_(length) {
+    if (broken_ != nullptr) *broken_ = true;
+  }
+  void done() {
+    if (broken_ == nullptr) return;
+    *broken_ = false;
+    *tokens_ += length_;
+  }
+
+ private:
+  bool* broken_;
+  Index* tokens_;
+  Index length_;
+};
+
+void require_size(const char* name, std::size_t given, Index wanted) {
+  if (given != static_cast<std::size_t>(wanted)) {
+    refuse_value(std::string(name) + " must have " + std::to_string(wanted) + " elements, got " +
+                 std::to_string(given));
+  }
+}
+
+}  // namespace
+
+const float* SambaStack::forward_device(std::span<const std::int32_t> ids, Index batch, Index length,
+                                        SambaState* state) {
+  if (batch < 1 || length < 1) {
+    refuse_value("ids must have at least one row and one token, got the shape " + shape_text({batch, length}));
+  }
+  require_size("ids", ids.size(), batch * length);
+  check_ids(ids, impl_->config.vocab);
+  impl_->check_call(state, batch, length);
+  Workspace::Scope scope(impl_->workspace);
+  AdvancingState advancing(state == nullptr ? nullptr : &state->broken_, state == nullptr ? nullptr : &state->tokens_,
+                           length);
+  const float* hidden = impl_->run_layers(ids, batch, length, state);
+  const float* logits = impl_->head_logits(batch, length, hidden, nullptr);
+  advancing.done();
+  return logits;
+}
+
+void SambaStack::step(std::span<const std::int32_t> ids, SambaState& state, std::span<float> logits) {
+  const auto batch = static_cast<Index>(ids.size());
+  require_size("logits", logits.size(), batch * impl_->config.vocab);
+  const float* device = forward_device(ids, batch, 1, &state);
+  impl_->executor.memory().copy_to_host(logits.data(), device, logits.size_bytes());
+}
+
+void SambaStack::prefill(std::span<const std::int32_t> ids, Index length, SambaState& state,
+                         std::span<float> last_logits) {
+  const Index batch = state.batch_size();
+  const Index width = impl_->config.d_model;
+  if (length < 1) refuse_value("length must be at least 1, got " + std::to_string(length));
+  require_size("ids", ids.size(), batch * length);
+  require_size("last_logits", last_logits.size(), batch * impl_->config.vocab);
+  check_ids(ids, impl_->config.vocab);
+  impl_->check_call(&state, batch, length);
+  Workspace::Scope scope(impl_->workspace);
+  AdvancingState advancing(&state.broken_, &state.tokens_, length);
+  const float* hidden = impl_->run_layers(ids, batch, length, &state);
+  impl_->require_finite("rms_norm input", batch * length * width, hidden);
+  // Every token row of the norm and of the head is independent: the last rows alone give the same bits.
+  float* last = impl_->workspace.floats(batch * width);
+  for (Index row = 0; row < batch; ++row) {
+    impl_->executor.memory().copy(last + row * width, hidden + ((row + 1) * length - 1) * width,
+                                  static_cast<std::size_t>(width) * sizeof(float));
+  }
+  const float* logits = impl_->head_logits(batch, 1, last, nullptr);
+  impl_->executor.memory().copy_to_host(last_logits.data(), logits, last_logits.size_bytes());
+  advancing.done();
+}
+
+Array SambaStack::forward(ConstArray ids) {
+  const TokenBatch batch = checked_ids(ids, impl_->config.vocab);
+  const float* logits = forward_device(batch.ids, batch.rows, batch.length, nullptr);
+  Array result = Array::zeros({batch.rows, batch.length, impl_->config.vocab});
+  impl_->executor.memory().copy_to_host(result.data(), logits, result.byte_size());
+  return result;
+}
+
+Array SambaStack::forward(ConstArray ids, std::span<const Index> lengths) {
+  const TokenBatch batch = checked_ragged_ids(ids, lengths, impl_->config.vocab);
+  const float* logits = forward_device(batch.ids, batch.rows, batch.length, nullptr);
+  const Index vocab = impl_->config.vocab;
+  Array result = Array::zeros({batch.rows, batch.length, vocab});
+  for (Index row = 0; row < batch.rows; ++row) {  // the padding stays +0
+    const Index first = row * batch.length * vocab;
+    const Index real = lengths[static_cast<std::size_t>(row)] * vocab;
+    impl_->executor.memory().copy_to_host(result.floats().data() + first, logits + first,
+                                          static_cast<std::size_t>(real) * sizeof(float));
+  }
+  return result;
+}
+
+Array SambaStack::forward(ConstArray ids, SambaState& state) {
+  const TokenBatch batch = checked_ids(ids, impl_->config.vocab);
+  const float* logits = forward_device(batch.ids, batch.rows, batch.length, &state);
+  Array result = Array::zeros({batch.rows, batch.length, impl_->config.vocab});
+  impl_->executor.memory().copy_to_host(result.data(), logits, result.byte_size());
+  return result;
+}
+
+Array SambaStack::forward(ConstArray, SambaState&, std::span<const Index>) {
+  refuse_value("lengths cannot be used together with a state: a ragged batch is for the stateless forward only");
+}
+
+Array SambaStack::step(ConstArray ids, SambaState& state) {
+  const TokenBatch batch = checked_step_ids(ids, impl_->config.vocab);
+  Array result = Array::zeros({batch.rows, impl_->config.vocab});
+  step(std::span<const std::int32_t>(batch.ids), state, result.floats());
+  return result;
+}
+
+Array SambaStack::step(ConstArray) { refuse_value("a state is required: allocate_state makes one"); }
+
+}  // namespace samba

@@ -1,0 +1,170 @@
+// Loss and gradients of a stack (spec 60 section 7).
+#include "samba/core/error.h"
+#include "samba/model/samba_stack_impl.h"
+#include "samba/numerics/float32.h"
+#include "samba/numerics/generator.h"
+
+namespace samba {
+
+namespace {
+
+constexpr Index kMostItems = 16777216;
+constexpr Index kMostRows = 4000000;
+constexpr Index kMostDropoutOffset = 2147483647;
+
+void check_rows(Index rows) {
+  if (rows > kMostRows) {
+    refuse_value("a loss is over at most " + std::to_string(kMostRows) + " tokens, got " + std::to_string(rows));
+  }
+}
+
+}  // namespace
+
+std::vector<float*> SambaStack::Impl::run_layers_keeping(const std::int32_t* device_ids, Index batch, Index length,
+                                                         const DropoutKey* dropout) {
+  const Index count = batch * length * config.d_model;
+  const Shape shape{batch, length, config.d_model};
+  std::vector<float*> inputs;
+  for (std::size_t i = 0; i <= blocks.size(); ++i) inputs.push_back(workspace.floats(count));
+  executor.embedding().embedding_forward(batch * length, config.d_model, device_ids, embedding(), inputs[0]);
+  record("embed", shape, inputs[0]);
+  if (dropout != nullptr) {
+    executor.random().dropout(*dropout, count, inputs[0], inputs[0]);
+    record("dropout", shape, inputs[0]);
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    blocks[i]->forward(batch, length, inputs[i], inputs[i + 1], nullptr, workspace, nullptr);
+    if (recorder != nullptr) record("layer" + std::to_string(i) + ".out", shape, inputs[i + 1]);
+  }
+  return inputs;
+}
+
+float SambaStack::Impl::cross_entropy(Index rows, const float* logits, std::span<const std::int32_t> targets,
+                                      float divisor, float* d_logits) {
+  std::int32_t* device_targets = workspace.ints(rows);
+  executor.memory().copy_to_device(device_targets, targets.data(), targets.size_bytes());
+  float* row_loss = workspace.floats(rows);
+  require_finite("logits", rows * config.vocab, logits);
+  const CrossEntropyShape shape{rows, config.vocab, kIgnoredTarget, 0.0F};
+  executor.loss().cross_entropy(shape, logits, device_targets, divisor, row_loss, d_logits, {});
+  record("row_loss", {rows}, row_loss);
+  const float loss = div(executor.linear().sum(rows, row_loss), divisor);
+  if (!is_finite(loss)) {
+    throw Error(ErrorKind::value, kNonFiniteClass,
+                std::string("the loss is ") + (is_nan(loss) ? "NaN" : "infinite") + " although the logits are finite");
+  }
+  return loss;
+}
+
+float SambaStack::loss(ConstArray inputs, ConstArray targets) {
+  impl_->refuse_if_inference("loss");
+  const TokenBatch ids = checked_ids(inputs, impl_->config.vocab, "inputs");
+  const TokenBatch classes = checked_targets(targets, ids, impl_->config.vocab);
+  const Index rows = ids.rows * ids.length;
+  check_rows(rows);
+  const Index counted = counted_targets(classes.ids);
+  if (counted == 0) refuse_value("targets: a mean loss needs at least one target that is not ignored, all are");
+  impl_->check_call(nullptr, ids.rows, ids.length);
+  Workspace::Scope scope(impl_->workspace);
+  const float* hidden = impl_->run_layers(ids.ids, ids.rows, ids.length, nullptr);
+  const float* logits = impl_->head_logits(ids.rows, ids.length, hidden, nullptr);
+  return impl_->cross_entropy(rows, logits, classes.ids, static_cast<float>(counted), nullptr);
+}
+
+LossAndGradients SambaStack::loss_and_grads(ConstArray inputs, ConstArray targets, const GradientOptions& options) {
+  impl_->refuse_if_inference("loss_and_grads");
+  const TokenBatch ids = checked_ids(inputs, impl_->config.vocab, "inputs");
+  const TokenBatch classes = checked_targets(targets, ids, impl_->config.vocab);
+  DeviceArray<float> gradient(impl_->executor.memory(), impl_->registry.total());
+  LossAndGradients result;
+  result.loss = loss_and_grads_device(ids.ids, classes.ids, ids.rows, ids.length, options, gradient.data());
+  result.gradients = Array::zeros({impl_->registry.total()});
+  gradient.download(result.gradients.floats().data());
+  return result;
+}
+
+float SambaStack::loss_and_grads_device(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets,
+                                        Index batch, Index length, const GradientOptions& options, float* gradient) {
+  Impl& impl = *impl_;
+  impl.refuse_if_inference("loss_and_grads");
+  const Index rows = batch * length;
+  const Index width = impl.config.d_model;
+  const Index vocab = impl.config.vocab;
+  if (batch < 1 || length < 1 || inputs.size() != static_cast<std::size_t>(rows) || targets.size() != inputs.size()) {
+    refuse_value("inputs and targets must have batch * length elements, got " + std::to_string(inputs.size()) +
+                 " and " + std::to_string(targets.size()) + " for the shape " + shape_text({batch, length}));
+  }
+  check_rows(rows);
+  check_ids(inputs, vocab, "inputs");
+  check_targets(targets, vocab);
+  const Index items = options.num_items ? *options.num_items : counted_targets(targets);
+  if ((options.num_items && items < 1) || items > kMostItems) {
+    refuse_value("num_items must be in [1, " + std::to_string(kMostItems) + "], got " + std::to_string(items));
+  }
+  if (options.token_offset < 0 || options.token_offset > kMostDropoutOffset / width) {
+    refuse_value("token_offset * d_model must be in [0, " + std::to_string(kMostDropoutOffset) +
+                 "], got token_offset " + std::to_string(options.token_offset));
+  }
+  impl.check_call(nullptr, batch, length);
+
+  Workspace::Scope scope(impl.workspace);
+  Executor& executor = impl.executor;
+  const bool drops = options.dropout.has_value() && impl.config.dropout > 0.0F;
+  DropoutKey key;
+  if (drops) {
+    const DropoutScale scale = dropout_scale(static_cast<double>(impl.config.dropout));
+    key = {options.dropout->seed, options.dropout->stream, static_cast<std::uint64_t>(options.token_offset * width),
+           scale.p, scale.scale};
+  }
+  std::int32_t* device_ids = impl.workspace.ints(rows);
+  executor.memory().copy_to_device(device_ids, inputs.data(), inputs.size_bytes());
+  const std::vector<float*> layer_inputs = impl.run_layers_keeping(device_ids, batch, length, drops ? &key : nullptr);
+  float* hidden = layer_inputs.back();
+  float* normed = nullptr;
+  float* logits = impl.head_logits(batch, length, hidden, &normed);
+  const float divisor = static_cast<float>(items > 0 ? items : 1);
+  float* d_logits = logits;  // in place
+  const float loss = impl.cross_entropy(rows, logits, targets, divisor, d_logits);
+  impl.record("dlogits", {batch, length, vocab}, d_logits);
+  impl.backward(device_ids, batch, length, layer_inputs, normed, d_logits, drops ? &key : nullptr, gradient);
+  return loss;
+}
+
+void SambaStack::Impl::backward(const std::int32_t* device_ids, Index batch, Index length,
+                                const std::vector<float*>& layer_inputs, const float* normed, const float* d_logits,
+                                const DropoutKey* dropout, float* gradient) {
+  const Index rows = batch * length;
+  const Index width = config.d_model;
+  const Shape shape{batch, length, width};
+  const auto gradient_of = [&](std::size_t index) { return gradient + registry.tensors()[index].offset; };
+
+  float* d_hidden = workspace.floats(rows * width);
+  float* d_head = gradient_of(registry.head());
+  executor.linear().gemm(Layout::nn, rows, width, config.vocab, d_logits, head_weight(), d_hidden);
+  executor.linear().gemm(Layout::tn, config.vocab, width, rows, d_logits, normed, d_head);
+  record("d_norm_f_out", shape, d_hidden);
+  record("d_head_weight", {config.vocab, width}, d_head);
+  executor.norm().rms_norm_backward(rows, width, config.norm_eps, layer_inputs.back(), norm_weight(), d_hidden,
+                                    d_hidden, gradient_of(registry.final_norm()), nullptr);
+  if (recorder != nullptr) record("d_layer" + std::to_string(blocks.size() - 1) + ".out", shape, d_hidden);
+
+  for (std::size_t i = blocks.size(); i-- > 0;) {
+    std::vector<float*> weight_gradients;
+    for (std::size_t j = registry.layer_first(i); j < registry.layer_first(i + 1); ++j) {
+      weight_gradients.push_back(gradient_of(j));
+    }
+    blocks[i]->backward(batch, length, layer_inputs[i], d_hidden, d_hidden, weight_gradients, workspace, nullptr);
+    if (recorder != nullptr) record("d_layer" + std::to_string(i) + ".in", shape, d_hidden);
+  }
+  if (dropout != nullptr) {
+    executor.random().dropout(*dropout, rows * width, d_hidden, d_hidden);
+    record("d_embed_out", shape, d_hidden);
+  }
+  float* lookup = config.tie_embeddings ? workspace.floats(config.vocab * width) : gradient_of(0);
+  executor.embedding().embedding_backward(rows, config.vocab, width, device_ids, d_hidden, false, -1, lookup);
+  record("d_embed_lookup", {config.vocab, width}, lookup);
+  // The lookup gradient is the left operand.
+  if (config.tie_embeddings) executor.elementwise().add(config.vocab * width, lookup, d_head, d_head);
+}
+
+}  // namespace samba

@@ -1,0 +1,57 @@
+// The inside of SambaStack, shared by its forward and its gradient.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "samba/model/samba_stack.h"
+
+namespace samba {
+
+struct SambaStack::Impl {
+  Impl(Executor& executor, const SambaConfig& config, Use use);
+
+  float* tensor(std::size_t index) { return parameters.data() + registry.tensors()[index].offset; }
+  const float* embedding() { return tensor(0); }
+  const float* norm_weight() { return tensor(registry.final_norm()); }
+  const float* head_weight() { return tensor(registry.head()); }
+
+  void bind();     // once, when the parameters hold their first values
+  void refresh();  // after they changed
+
+  void refuse_if_inference(const char* call) const;
+  // Error(value) of class non_finite that names the tensor and the flat index.
+  void require_finite(const char* name, Index count, const float* device);
+  void record(const std::string& name, const Shape& shape, const float* device);
+
+  // Refuses before anything runs: another batch or stack, capacity, positions.
+  void check_call(const SambaState* state, Index batch, Index length) const;
+
+  // hidden: (batch * length, d_model), the output of the last layer.
+  float* run_layers(std::span<const std::int32_t> ids, Index batch, Index length, SambaState* state);
+  // The same with every layer's input kept: inputs[i], and inputs[layers] the last output.
+  std::vector<float*> run_layers_keeping(const std::int32_t* device_ids, Index batch, Index length,
+                                         const DropoutKey* dropout);
+  // Final norm and head. `normed` receives the norm's output unless null.
+  float* head_logits(Index batch, Index length, const float* hidden, float** normed);
+
+  // Mean or sum over the rows by the divisor; d_logits may be null or logits.
+  float cross_entropy(Index rows, const float* logits, std::span<const std::int32_t> targets, float divisor,
+                      float* d_logits);
+  // All gradients from d_logits; `gradient`: the flat buffer, overwritten.
+  void backward(const std::int32_t* device_ids, Index batch, Index length, const std::vector<float*>& layer_inputs,
+                const float* normed, const float* d_logits, const DropoutKey* dropout, float* gradient);
+
+  Executor& executor;
+  SambaConfig config;
+  Registry registry;
+  Use use;
+  DeviceArray<float> parameters;
+  std::vector<std::unique_ptr<Block>> blocks;
+  std::unique_ptr<PreparedWeight> head;
+  Workspace workspace;
+  StageRecorder* recorder = nullptr;
+};
+
+}  // namespace samba
