@@ -191,11 +191,15 @@ StepReport Optimizer::step_accumulated(float* parameters, std::span<float* const
   return step(parameters, parts[0]);
 }
 
-void Optimizer::restore_counters(Index completed_steps, std::vector<std::int32_t> buffer_initialized) {
-  if (completed_steps < 0 || buffer_initialized.size() != sizes_.size()) {
-    throw Error(ErrorKind::internal, "restore_counters: the counters do not belong to this optimizer");
+void Optimizer::restore(Index completed_steps, DeviceArray<float> exp_avg, DeviceArray<float> exp_avg_sq,
+                        std::vector<std::int32_t> buffer_initialized) {
+  if (completed_steps < 0 || buffer_initialized.size() != sizes_.size() || exp_avg.size() != exp_avg_.size() ||
+      exp_avg_sq.size() != exp_avg_sq_.size()) {
+    throw Error(ErrorKind::internal, "restore: the state does not belong to this optimizer");
   }
   t_ = completed_steps;
+  exp_avg_ = std::move(exp_avg);
+  exp_avg_sq_ = std::move(exp_avg_sq);
   buffer_initialized_ = std::move(buffer_initialized);
 }
 

@@ -86,8 +86,9 @@ class Optimizer {
   const float* exp_avg_sq() const { return exp_avg_sq_.data(); }
   const std::vector<std::int32_t>& buffer_initialized() const { return buffer_initialized_; }  // one a tensor
 
-  // For loading: the counters of a saved state; the moments are written through exp_avg() and exp_avg_sq().
-  void restore_counters(Index completed_steps, std::vector<std::int32_t> buffer_initialized);
+  // Takes over a saved state: moments of total() floats and one flag a tensor.
+  void restore(Index completed_steps, DeviceArray<float> exp_avg, DeviceArray<float> exp_avg_sq,
+               std::vector<std::int32_t> buffer_initialized);
 
  private:
   void refuse_non_finite(const char* buffer, const float* values) const;

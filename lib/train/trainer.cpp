@@ -1,0 +1,137 @@
+#include "samba/train/trainer.h"
+
+#include <string>
+
+#include "samba/core/error.h"
+#include "samba/numerics/float32.h"
+#include "samba/train/accumulate.h"
+
+namespace samba {
+
+// The checked batch of one step.
+struct SambaTrainer::Batch {
+  TokenBatch inputs;
+  TokenBatch targets;
+  Index counted = 0;
+};
+
+SambaTrainer::SambaTrainer(std::unique_ptr<SambaStack> stack, const Generator& generator,
+                           const OptimizerSettings& settings, std::optional<Schedule> schedule)
+    : stack_(std::move(stack)),
+      generator_(generator),
+      optimizer_(stack_->executor(), stack_->registry().sizes(), settings, std::move(schedule)) {
+  if (settings.kind != OptimizerKind::adamw) {
+    refuse_unsupported("a Samba stack trains with adamw, got " + optimizer_kind_name(settings.kind));
+  }
+  if (stack_->use() == SambaStack::Use::inference) refuse_unsupported("train_step: inference is forward only");
+  // A binary counter of gradients: A parts keep at most log2(A) + 1 of them.
+  for (Index pieces = settings.accumulation_steps; pieces > 0; pieces /= 2) {
+    gradients_.emplace_back(stack_->executor().memory(), stack_->registry().total());
+  }
+}
+
+std::unique_ptr<SambaTrainer> SambaTrainer::create(Executor& executor, const SambaConfig& config, std::uint64_t seed,
+                                                   const OptimizerSettings& settings,
+                                                   std::optional<Schedule> schedule) {
+  check_settings(settings);
+  Generator generator(seed);
+  auto stack = std::make_unique<SambaStack>(executor, config, generator);
+  return std::make_unique<SambaTrainer>(std::move(stack), generator, settings, std::move(schedule));
+}
+
+SambaTrainer::Batch SambaTrainer::check_batch(ConstArray inputs, ConstArray targets) const {
+  const Index vocab = stack_->config().vocab;
+  Batch batch;
+  batch.inputs = checked_ids(inputs, vocab, "inputs");
+  batch.targets = checked_targets(targets, batch.inputs, vocab);
+  const Index pieces = optimizer_.settings().accumulation_steps;
+  if (batch.inputs.rows % pieces != 0) {
+    refuse_value("the batch rows must be a multiple of accumulation_steps, got " + std::to_string(batch.inputs.rows) +
+                 " rows with accumulation_steps " + std::to_string(pieces));
+  }
+  if (pieces > 1) check_accumulation(batch.inputs.rows * batch.inputs.length, pieces);
+  batch.counted = counted_targets(batch.targets.ids);
+  return batch;
+}
+
+std::optional<DropoutStream> SambaTrainer::next_dropout() const {
+  if (!(stack_->config().dropout > 0.0F)) return std::nullopt;
+  Generator ahead = generator_;  // refuses an exhausted counter
+  return DropoutStream{ahead.seed(), ahead.next_stream()};
+}
+
+std::vector<float> SambaTrainer::combined_gradient(const Batch& batch, float& loss) {
+  const Index pieces = optimizer_.settings().accumulation_steps;
+  const Index rows = batch.inputs.rows / pieces;
+  const Index length = batch.inputs.length;
+  GradientOptions options;
+  if (batch.counted > 0) options.num_items = batch.counted;
+  options.dropout = next_dropout();
+
+  std::vector<float> losses;
+  std::vector<float> loss_tree;  // the same binary counter as the gradients'
+  for (Index k = 0; k < pieces; ++k) {
+    const auto first = static_cast<std::size_t>(k * rows * length);
+    const auto count = static_cast<std::size_t>(rows * length);
+    options.token_offset = k * rows * length;
+    float* gradient = gradients_[loss_tree.size()].data();
+    losses.push_back(stack_->loss_and_grads_device(std::span(batch.inputs.ids).subspan(first, count),
+                                                   std::span(batch.targets.ids).subspan(first, count), rows, length,
+                                                   options, gradient));
+    loss_tree.push_back(losses.back());
+    for (Index rest = k + 1; rest % 2 == 0; rest /= 2) {
+      float* left = gradients_[loss_tree.size() - 2].data();
+      const float* right = gradients_[loss_tree.size() - 1].data();
+      stack_->executor().elementwise().add(stack_->registry().total(), left, right, left);
+      const float sum = add(loss_tree[loss_tree.size() - 2], loss_tree.back());
+      loss_tree.pop_back();
+      loss_tree.back() = sum;
+    }
+  }
+  loss = loss_tree.front();
+  return losses;
+}
+
+StepResult SambaTrainer::train_step(ConstArray inputs, ConstArray targets) {
+  const Batch batch = check_batch(inputs, targets);
+  StepResult result;
+  combined_gradient(batch, result.loss);
+  if (!is_finite(result.loss)) {
+    throw Error(ErrorKind::value, kNonFiniteClass, "the loss of the step is not finite");
+  }
+  const StepReport report = optimizer_.step(stack_->mutable_device_parameters(), gradients_[0].data());
+  stack_->parameters_changed();
+  if (stack_->config().dropout > 0.0F) generator_.next_stream();
+  result.step = report.t;
+  result.lr = report.lr;
+  if (report.clip) result.total_norm = report.clip->total_norm;
+  result.counted_targets = batch.counted;
+  return result;
+}
+
+SambaTrainer::StepGradient SambaTrainer::step_gradient(ConstArray inputs, ConstArray targets) {
+  const Batch batch = check_batch(inputs, targets);
+  StepGradient result;
+  result.microbatch_losses = combined_gradient(batch, result.loss);
+  result.gradient = Array::zeros({stack_->registry().total()});
+  gradients_[0].download(result.gradient.floats().data());
+  return result;
+}
+
+namespace {
+
+Array host_copy(Executor& executor, Index count, const float* device) {
+  Array host = Array::zeros({count});
+  executor.memory().copy_to_host(host.data(), device, host.byte_size());
+  return host;
+}
+
+}  // namespace
+
+Array SambaTrainer::exp_avg() const { return host_copy(stack_->executor(), optimizer_.total(), optimizer_.exp_avg()); }
+
+Array SambaTrainer::exp_avg_sq() const {
+  return host_copy(stack_->executor(), optimizer_.total(), optimizer_.exp_avg_sq());
+}
+
+}  // namespace samba
