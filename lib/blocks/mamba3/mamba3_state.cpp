@@ -46,27 +46,27 @@ Mamba3State::Mamba3State(Memory& memory, Index d_model, Index batch_size)
 
 std::string_view Mamba3State::piece_name(Mamba3Piece piece) { return kNames[static_cast<std::size_t>(piece)]; }
 
-Shape Mamba3State::piece_shape(Mamba3Piece piece) const {
+Shape Mamba3State::piece_shape(Mamba3Piece piece, Index batch_size, Index d_model) {
   using namespace mamba3;
-  const Index heads = mamba3::heads(d_model_);
+  const Index heads = mamba3::heads(d_model);
   switch (piece) {
     case Mamba3Piece::theta:
-      return {batch_size_, heads, kAngles};
+      return {batch_size, heads, kAngles};
     case Mamba3Piece::h:
-      return {batch_size_, heads, kHeadDim, kStateSize};
+      return {batch_size, heads, kHeadDim, kStateSize};
     case Mamba3Piece::buffer_qrot:
     case Mamba3Piece::buffer_krot:
-      return {batch_size_, kChunk, heads, kStateSize};
+      return {batch_size, kChunk, heads, kStateSize};
     case Mamba3Piece::buffer_v:
-      return {batch_size_, kChunk, heads, kHeadDim};
+      return {batch_size, kChunk, heads, kHeadDim};
     case Mamba3Piece::buffer_dt:
     case Mamba3Piece::buffer_sig:
     case Mamba3Piece::buffer_adt:
-      return {batch_size_, kChunk, heads};
+      return {batch_size, kChunk, heads};
     case Mamba3Piece::pending_k:
-      return {batch_size_, heads, kStateSize};
+      return {batch_size, heads, kStateSize};
     case Mamba3Piece::pending_v:
-      return {batch_size_, heads, kHeadDim};
+      return {batch_size, heads, kHeadDim};
   }
   throw Error(ErrorKind::internal, "no such Mamba-3 state piece");
 }

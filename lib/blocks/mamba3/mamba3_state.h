@@ -47,7 +47,8 @@ class Mamba3State final : public BlockState {
 
   // Single pieces, in device memory.
   static std::string_view piece_name(Mamba3Piece piece);
-  Shape piece_shape(Mamba3Piece piece) const;
+  static Shape piece_shape(Mamba3Piece piece, Index batch_size, Index d_model);
+  Shape piece_shape(Mamba3Piece piece) const { return piece_shape(piece, batch_size_, d_model_); }
   float* data(Mamba3Piece piece) { return arrays_[static_cast<std::size_t>(piece)].data(); }
   const float* data(Mamba3Piece piece) const { return arrays_[static_cast<std::size_t>(piece)].data(); }
 

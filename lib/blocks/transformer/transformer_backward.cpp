@@ -14,7 +14,7 @@ void TransformerBlock::backward(Index batch, Index length, const float* x, const
   float* store = workspace.floats(kept_floats(batch * length));
   Call call{batch, length, x, nullptr, {}, workspace, stages};
   lay_out(call.rows(), true, store, call.a);
-  check_differentiable("backward");
+  check_differentiable(options_, "backward");
   run_forward(call);
   backward_from(batch, length, x, store, dy, dx, weight_gradients, workspace, stages);
 }
@@ -22,7 +22,6 @@ void TransformerBlock::backward(Index batch, Index length, const float* x, const
 void TransformerBlock::backward_from(Index batch, Index length, const float* x, float* store, const float* dy,
                                      float* dx, std::span<float* const> weight_gradients, Workspace& workspace,
                                      StageRecorder* stages) {
-  check_differentiable("backward");
   const Workspace::Scope scope(workspace);
   Gradient gradient{batch, length, x, {}, dy, dx, weight_gradients, workspace, stages};
   const Index rows = gradient.rows(), dm = options_.d_model;

@@ -109,8 +109,8 @@ void TransformerBlock::check_call(const BlockState* state, Index length) const {
   }
 }
 
-void TransformerBlock::check_differentiable(const std::string& method) const {
-  if (const auto option = options_.first_not_default()) {
+void TransformerBlock::check_differentiable(const TransformerOptions& options, const std::string& method) {
+  if (const auto option = options.first_not_default()) {
     refuse_unsupported(method + " is offered for the default block options only; option " + *option +
                        " is not the default");
   }

@@ -46,7 +46,7 @@ class TransformerBlock final : public Block {
   // Refuses, in this order: another kind of state, positions, angles, capacity (spec 20 section 9).
   void check_call(const BlockState* state, Index length) const override;
   // Refuses (Error(unsupported)) options the gradient is not defined for; `method` is what the message speaks of.
-  void check_differentiable(const std::string& method) const;
+  static void check_differentiable(const TransformerOptions& options, const std::string& method);
 
   void forward(Index batch, Index length, const float* x, float* y, BlockState* state, Workspace& workspace,
                StageRecorder* stages) override;

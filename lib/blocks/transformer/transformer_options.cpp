@@ -30,9 +30,7 @@ constexpr std::array<std::string_view, kTransformerWeights> kNames = {"input_lay
                                                                       "k_norm.weight"};
 }  // namespace
 
-std::string_view transformer_weight_name(TransformerWeight weight) {
-  return kNames[static_cast<std::size_t>(weight)];
-}
+std::string_view transformer_weight_name(TransformerWeight weight) { return kNames[static_cast<std::size_t>(weight)]; }
 
 bool TransformerOptions::has(TransformerWeight weight) const {
   using W = TransformerWeight;

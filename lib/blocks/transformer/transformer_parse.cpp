@@ -35,6 +35,10 @@ constexpr std::array<std::pair<std::string_view, TransformerMlp>, 5> kMlps = {
 // Products of sizes stay far from 64 bits.
 constexpr Index kLargestCount = std::numeric_limits<std::int32_t>::max();
 
+bool is_text(const json& value, std::string_view text) {
+  return value.is_string() && value.get_ref<const std::string&>() == text;
+}
+
 class Parser {
  public:
   Parser(const json& options, const ConstArrayMap& weights) : json_(options), weights_(weights) {
@@ -85,7 +89,7 @@ class Parser {
     if (value.is_number()) {
       number = value.get<double>();
       if (!std::isfinite(number)) given = std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf";
-    } else if (value == "inf" || value == "-inf" || value == "nan") {
+    } else if (is_text(value, "inf") || is_text(value, "-inf") || is_text(value, "nan")) {
       number = std::numeric_limits<double>::quiet_NaN();
     } else {
       refuse_type(name + " must be a number, got " + given);
@@ -187,8 +191,8 @@ class Parser {
     }
     const auto type_key = given->contains("type") ? "type" : "rope_type";
     const json type = given->contains(type_key) ? given->at(type_key) : json(nullptr);
-    const bool linear = type == "linear";
-    const bool llama3 = type == "llama3";
+    const bool linear = is_text(type, "linear");
+    const bool llama3 = is_text(type, "llama3");
     const auto number = [&](const char* key, float& to) {
       if (given->contains(key)) to = positive("rope_scaling " + std::string(key), given->at(key));
     };

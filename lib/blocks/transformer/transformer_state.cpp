@@ -15,9 +15,7 @@ Index checked(const char* name, Index value) {
   return value;
 }
 
-std::size_t floats_in_bytes(Index count) {
-  return static_cast<std::size_t>(count) * sizeof(float);
-}
+std::size_t floats_in_bytes(Index count) { return static_cast<std::size_t>(count) * sizeof(float); }
 
 }  // namespace
 
@@ -52,9 +50,7 @@ std::unique_ptr<BlockState> TransformerState::clone() const {
   return copy;
 }
 
-Shape TransformerState::piece_shape() const {
-  return {keys_.size()};
-}
+Shape TransformerState::piece_shape() const { return {keys_.size()}; }
 
 ArrayMap TransformerState::pieces() const {
   ArrayMap pieces;

@@ -1,0 +1,145 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "samba/blocks/mamba3/mamba3_block.h"
+#include "samba/blocks/module_rules.h"
+#include "samba/blocks/refusals.h"
+#include "samba/core/error.h"
+
+namespace samba {
+
+namespace {
+
+void append(std::string& list, const std::string& name) { list += (list.empty() ? "" : ", ") + name; }
+
+std::string or_none(const std::string& list) { return list.empty() ? "none" : list; }
+
+class Mamba3Rules final : public BlockRules {
+ public:
+  Mamba3Rules(Executor& executor, Index d_model) : executor_(executor), d_model_(d_model) {}
+
+  std::string_view kind() const override { return "mamba3"; }
+  std::unique_ptr<Block> make_block() const override {
+    auto block = std::make_unique<Mamba3Block>(executor_, d_model_);
+    block->set_reports(true);
+    return block;
+  }
+  std::vector<WeightSpec> weight_specs() const override { return Mamba3Block::make_weight_specs(d_model_); }
+
+  std::vector<WeightSpec> pieces(Index batch_size, Index /*max_tokens*/) const override {
+    std::vector<WeightSpec> specs;
+    for (std::size_t i = 0; i < kMamba3Pieces; ++i) {
+      const auto piece = static_cast<Mamba3Piece>(i);
+      specs.push_back(
+          {std::string(Mamba3State::piece_name(piece)), Mamba3State::piece_shape(piece, batch_size, d_model_)});
+    }
+    return specs;
+  }
+  std::vector<std::string> counters() const override { return {"buffered_tokens", "pending"}; }
+
+  void check_same_states(const BlockRules& other) const override {
+    const auto* of_state = dynamic_cast<const Mamba3Rules*>(&other);
+    if (of_state == nullptr) refuse_value("the state belongs to a " + std::string(other.kind()) + " block");
+    if (of_state->d_model_ == d_model_) return;
+    refuse_value("theta of the state belongs to d_model " + std::to_string(of_state->d_model_) +
+                 ", that of the block is " + std::to_string(d_model_));
+  }
+  [[noreturn]] void refuse_batch(Index of_x, Index of_state) const override {
+    const auto theta = [&](Index batch) { return shape_text(pieces(batch, 0).front().shape); };
+    refuse_value("theta has the shape " + theta(of_state) + ", wanted " + theta(of_x) + ": the batch size of x is " +
+                 std::to_string(of_x) + ", that of the state is " + std::to_string(of_state));
+  }
+  void check_counters(const std::map<std::string, Index>& counters) const override {
+    const Index buffered = counters.at("buffered_tokens");
+    if (buffered < 0 || buffered > mamba3::kChunk) {
+      refuse_value("buffered_tokens must be in 0..64, got " + std::to_string(buffered));
+    }
+    if (counters.at("pending") != 0 && buffered != 0) {
+      refuse_value("set_input_states in mid-sequence: input states are pending, but buffered_tokens is " +
+                   std::to_string(buffered) + ", wanted 0");
+    }
+  }
+  // All 64 rows of the buffers, however many are in use; the pending pieces only while they are pending.
+  void check_finite(const BlockState& state) const override {
+    const auto& typed = static_cast<const Mamba3State&>(state);
+    for (std::size_t i = 0; i < kMamba3Pieces; ++i) {
+      const auto piece = static_cast<Mamba3Piece>(i);
+      const bool input_state = piece == Mamba3Piece::pending_k || piece == Mamba3Piece::pending_v;
+      if (input_state && !typed.pending()) continue;
+      const Index found =
+          executor_.elementwise().first_non_finite(element_count(typed.piece_shape(piece)), typed.data(piece));
+      if (found < 0) continue;
+      float value = 0.0F;
+      executor_.memory().copy_to_host(&value, typed.data(piece) + found, sizeof value);
+      refuse_non_finite(std::string(Mamba3State::piece_name(piece)), value, found);
+    }
+  }
+
+  std::string session_name() const override { return "Mamba3DecodeSession"; }
+  ArrayMap reports(const Block& block) const override { return static_cast<const Mamba3Block&>(block).reports(); }
+
+  void check_differentiable(const std::string&) const override {}
+  std::array<Operand, 3> backward_order() const override {
+    return {Operand::grad_output, Operand::x, Operand::weights};
+  }
+  TapeCost tape_cost(Index, Index) const override { return {}; }
+
+ private:
+  Executor& executor_;
+  Index d_model_;
+};
+
+void check_names(const ConstArrayMap& weights) {
+  const std::vector<WeightSpec> specs = Mamba3Block::make_weight_specs(32);
+  std::string wanted, missing, unknown;
+  for (const WeightSpec& spec : specs) {
+    append(wanted, spec.name);
+    if (weights.count(spec.name) == 0) append(missing, spec.name);
+  }
+  for (const auto& [name, array] : weights) {
+    const bool known =
+        std::any_of(specs.begin(), specs.end(), [&](const WeightSpec& spec) { return spec.name == name; });
+    if (!known) append(unknown, name);
+  }
+  if (missing.empty() && unknown.empty()) return;
+  refuse_value("the weights of a mamba3 block are exactly " + wanted + "; missing: " + or_none(missing) +
+               "; unknown: " + or_none(unknown));
+}
+
+void check_options(const nlohmann::json& options) {
+  if (options.is_null()) return;
+  if (!options.is_object()) refuse_type("options must be a JSON object, got " + std::string(options.type_name()));
+  for (auto option = options.begin(); option != options.end(); ++option) {
+    if (option.key() != "numeric_mode") {
+      refuse_type("a mamba3 block has no option '" + option.key() + "'; it has numeric_mode");
+    }
+    if (!option->is_string() || option->get<std::string>() != "identical") {
+      refuse_unsupported("numeric_mode " + option->dump() + " is not offered; accepted: identical");
+    }
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const BlockRules> make_mamba3_rules(Executor& executor, const nlohmann::json& options,
+                                                    const ConstArrayMap& weights) {
+  check_names(weights);
+  for (const WeightSpec& spec : Mamba3Block::make_weight_specs(32)) {
+    refuse_other_dtype("weight " + spec.name, weights.at(spec.name));
+  }
+  const Shape& norm = weights.at("block_norm.weight").shape;
+  if (norm.size() != 1 || norm[0] < 1) {
+    refuse_value("weight block_norm.weight must be one-dimensional and not empty, got the shape " + shape_text(norm));
+  }
+  const Index d_model = norm[0];
+  if (d_model % 32 != 0) {
+    refuse_value("d_model must be a multiple of 32, got " + std::to_string(d_model) + " (block_norm.weight)");
+  }
+  for (const WeightSpec& spec : Mamba3Block::make_weight_specs(d_model)) {
+    refuse_other_array("weight " + spec.name, weights.at(spec.name), spec.shape);
+  }
+  check_options(options);
+  return std::make_shared<Mamba3Rules>(executor, d_model);
+}
+
+}  // namespace samba
