@@ -1,9 +1,10 @@
 #include "samba/backends/cpu/executor.h"
 
+#include "samba/backends/cpu/attention.h"
 #include "samba/backends/cpu/context.h"
 #include "samba/backends/cpu/linear.h"
+#include "samba/backends/cpu/rope.h"
 #include "samba/backends/host_memory.h"
-#include "samba/backends/reference/attention.h"
 #include "samba/backends/reference/elementwise.h"
 #include "samba/backends/reference/embedding.h"
 #include "samba/backends/reference/loss.h"
@@ -11,7 +12,6 @@
 #include "samba/backends/reference/norm.h"
 #include "samba/backends/reference/optimizer.h"
 #include "samba/backends/reference/random.h"
-#include "samba/backends/reference/rope.h"
 #include "samba/core/error.h"
 
 namespace samba::cpu {
@@ -77,7 +77,7 @@ class CpuExecutor final : public Executor {
   const InstructionSet& instruction_set_;
   Context context_;
   HostMemory memory_;
-  reference::AttentionReference attention_;
+  AttentionCpu attention_{context_};
   reference::ElementwiseReference elementwise_;
   reference::EmbeddingReference embedding_;
   LinearCpu linear_{context_};
@@ -86,7 +86,7 @@ class CpuExecutor final : public Executor {
   reference::NormReference norm_;
   reference::OptimizerReference optimizer_;
   reference::RandomReference random_;
-  reference::RopeReference rope_;
+  RopeCpu rope_{context_};
 };
 
 }  // namespace
