@@ -45,11 +45,11 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
   bool end_array() override { return close(); }
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
-    // The library's message ends with the reason; its prefix speaks of the library.
-    const std::string text = error.what();
-    const std::size_t reason = text.find("] ");
-    return fail("at byte " + std::to_string(position) + ": " +
-                (reason == std::string::npos ? text : text.substr(reason + 2)));
+    // Kept is the reason alone: before it the message speaks of the library, behind it it quotes the file's bytes.
+    std::string text = error.what();
+    if (const std::size_t reason = text.find(" - "); reason != std::string::npos) text.erase(0, reason + 3);
+    if (const std::size_t quote = text.find("; last read"); quote != std::string::npos) text.erase(quote);
+    return fail(text + " at byte " + std::to_string(position));
   }
 
  private:
@@ -199,7 +199,9 @@ std::string shortest_number(double value) {
   const std::size_t mark = text.find('e');
   std::string digits(text.substr(negative ? 1 : 0, mark - (negative ? 1 : 0)));
   std::erase(digits, '.');
-  const int exponent = std::atoi(text.data() + mark + 1);
+  const std::size_t first_digit = mark + (text[mark + 1] == '+' ? 2 : 1);
+  int exponent = 0;
+  std::from_chars(text.data() + first_digit, text.data() + text.size(), exponent);
 
   std::string number = negative ? "-" : "";
   if (exponent < -4 || exponent >= 16) {

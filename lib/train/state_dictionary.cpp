@@ -35,11 +35,15 @@ std::string shown(const Json& value) {
   return text;
 }
 
+// The same of a member that may be absent.
+std::string shown(const Json& object, const char* name) {
+  return object.contains(name) ? shown(object[name]) : "nothing";
+}
+
 void require_equal(const Json& state, const char* name, const char* wanted, const std::string& source,
                    const char* error_class) {
-  const Json& given = member(state, name);
-  if (given != wanted) {
-    refuse(source, error_class, std::string(name) + " must be \"" + wanted + "\", got " + shown(given));
+  if (member(state, name) != wanted) {
+    refuse(source, error_class, std::string(name) + " must be \"" + wanted + "\", got " + shown(state, name));
   }
 }
 
@@ -51,7 +55,7 @@ void require_profile(const Json& state, const char* name, const char* wanted, co
 double number(const Json& optimizer, const char* name, const std::string& source) {
   const Json& value = member(optimizer, name);
   if (!value.is_number()) {
-    refuse(source, "optimizer", std::string("optimizer.") + name + " must be a number, got " + shown(value));
+    refuse(source, "optimizer", std::string("optimizer.") + name + " must be a number, got " + shown(optimizer, name));
   }
   return value.get<double>();
 }
@@ -67,7 +71,8 @@ OptimizerSettings parse_optimizer(const Json& optimizer, const std::string& sour
   if (!optimizer["max_norm"].is_null()) settings.max_norm = number(optimizer, "max_norm", source);
   const Json& steps = member(optimizer, "accumulation_steps");
   if (!is_integer(steps) || steps < 1 || steps > (std::int64_t{1} << 40)) {
-    refuse(source, "optimizer", "optimizer.accumulation_steps must be a power of two, got " + shown(steps));
+    refuse(source, "optimizer",
+           "optimizer.accumulation_steps must be a power of two, got " + shown(optimizer, "accumulation_steps"));
   }
   settings.accumulation_steps = steps.get<Index>();
   try {
@@ -82,10 +87,10 @@ GeneratorState parse_generator(const Json& rng, const std::string& source) {
   const Json& seed = member(rng, "seed");
   const Json& counter = member(rng, "counter");
   if (!is_integer(seed) || seed < 0) {
-    refuse(source, "rng", "rng.seed must be an integer in [0, 2^64), got " + shown(seed));
+    refuse(source, "rng", "rng.seed must be an integer in [0, 2^64), got " + shown(rng, "seed"));
   }
   if (!is_integer(counter) || counter < 0 || counter > Generator::kStreams) {
-    refuse(source, "rng", "rng.counter must be an integer in [0, 2^32], got " + shown(counter));
+    refuse(source, "rng", "rng.counter must be an integer in [0, 2^32], got " + shown(rng, "counter"));
   }
   return {seed.get<std::uint64_t>(), counter.get<std::uint64_t>()};
 }
@@ -140,22 +145,23 @@ Registry parse_state_registry(const Json& state, const SambaConfig& config, cons
 void check_state_metadata(const Json& state, const std::string& source) {
   const Json& t = member(state, "t");
   if (!is_integer(t) || t < 0 || t >= INT64_MAX) {
-    refuse(source, "metadata", "t must be an integer, at least 0, got " + shown(t));
+    refuse(source, "metadata", "t must be an integer, at least 0, got " + shown(state, "t"));
   }
   const Json& optimizer = member(state, "optimizer");
-  if (!optimizer.is_object()) refuse(source, "metadata", "optimizer must be an object, got " + shown(optimizer));
+  if (!optimizer.is_object())
+    refuse(source, "metadata", "optimizer must be an object, got " + shown(state, "optimizer"));
   if (member(optimizer, "kind") != kOptimizerKind) {
-    refuse(source, "metadata", "optimizer.kind must be \"adamw\", got " + shown(member(optimizer, "kind")));
+    refuse(source, "metadata", "optimizer.kind must be \"adamw\", got " + shown(optimizer, "kind"));
   }
   const Json& rng = member(state, "rng");
-  if (!rng.is_object()) refuse(source, "metadata", "rng must be an object, got " + shown(rng));
+  if (!rng.is_object()) refuse(source, "metadata", "rng must be an object, got " + shown(state, "rng"));
   const Json& mode = member(state, "numeric_mode");
   if (mode != kNumericMode && mode != "fast") {
-    refuse(source, "metadata", "numeric_mode must be \"identical\" or \"fast\", got " + shown(mode));
+    refuse(source, "metadata", "numeric_mode must be \"identical\" or \"fast\", got " + shown(state, "numeric_mode"));
   }
   const Json& schedule = member(state, "schedule");
   if (!state.contains("schedule") || !(schedule.is_null() || schedule.is_object())) {
-    refuse(source, "metadata", "schedule must be null or an object, got " + shown(schedule));
+    refuse(source, "metadata", "schedule must be null or an object, got " + shown(state, "schedule"));
   }
 }
 
