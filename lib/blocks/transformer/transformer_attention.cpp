@@ -133,12 +133,12 @@ void TransformerBlock::attend_to(const Call& call, const AttentionShape& shape, 
   stages.weights = take(cells);
   record_span(call, shape, view);
   kernels.attention_forward(shape, call.a.q_rope, view, call.a.context, stages);
-  call.record("attn.scores", cells, stages.scores);
-  call.record("attn.masked", cells, stages.masked);
-  call.record("attn.max", rows, stages.maximum);
-  call.record("attn.exp", cells, stages.exponentials);
-  call.record("attn.denom", rows, stages.denominators);
-  call.record("attn.weights", cells, stages.weights);
+  call.stages->record("attn.scores", cells, stages.scores);
+  call.stages->record("attn.masked", cells, stages.masked);
+  call.stages->record("attn.max", rows, stages.maximum);
+  call.stages->record("attn.exp", cells, stages.exponentials);
+  call.stages->record("attn.denom", rows, stages.denominators);
+  call.stages->record("attn.weights", cells, stages.weights);
   call.record("attn.ctx", {call.rows(), options_.query_width()}, call.a.context);
 }
 
@@ -159,8 +159,8 @@ void TransformerBlock::record_span(const Call& call, const AttentionShape& shape
       }
     }
   }
-  call.record("kv.k_span", span, keys);
-  call.record("kv.v_span", span, values);
+  call.stages->record("kv.k_span", span, keys);
+  call.stages->record("kv.v_span", span, values);
 }
 
 }  // namespace samba

@@ -120,23 +120,24 @@ void TransformerBlock::attention_backward(const Gradient& gradient, const float*
 // Steps 9 to 14, with their stages when somebody asks.
 void TransformerBlock::scores_backward(const Gradient& gradient, const float* d_context, float* dq, float* dk,
                                        float* dv) {
-  const Workspace::Scope scope(gradient.workspace);
   const TransformerActivations& a = gradient.a;
+  AttentionKernels& kernels = executor_.attention();
   const AttentionShape shape = attention_shape(gradient.batch, gradient.length, 0);
+  if (gradient.stages == nullptr) {
+    kernels.attention_backward(shape, a.q_rope, a.k_rope, a.v, d_context, dq, dk, dv, {});
+    return;
+  }
+  const Workspace::Scope scope(gradient.workspace);
   const Shape cells = {shape.batch, shape.n_heads, shape.queries, shape.queries};
   const Shape sums = {shape.batch, shape.n_heads, shape.queries};
-  AttentionBackwardStages stages;
-  if (gradient.stages != nullptr) {
-    const auto take = [&](const Shape& of) { return gradient.workspace.floats(element_count(of)); };
-    stages = {take(cells), take(sums), take(cells), take(cells)};
-  }
-  executor_.attention().attention_backward(shape, a.q_rope, a.k_rope, a.v, d_context, dq, dk, dv, stages);
-  if (gradient.stages == nullptr) return;
+  const auto take = [&](const Shape& of) { return gradient.workspace.floats(element_count(of)); };
+  const AttentionBackwardStages stages = {take(cells), take(sums), take(cells), take(cells)};
+  kernels.attention_backward(shape, a.q_rope, a.k_rope, a.v, d_context, dq, dk, dv, stages);
   const Index rows = gradient.rows();
-  gradient.record("d_attn_weights", cells, stages.d_weights);
-  gradient.record("attn.zdot", sums, stages.z_dot);
-  gradient.record("d_attn_masked", cells, stages.d_masked);
-  gradient.record("d_qk_cell", cells, stages.d_scores);
+  gradient.stages->record("d_attn_weights", cells, stages.d_weights);
+  gradient.stages->record("attn.zdot", sums, stages.z_dot);
+  gradient.stages->record("d_attn_masked", cells, stages.d_masked);
+  gradient.stages->record("d_qk_cell", cells, stages.d_scores);
   gradient.record("d_q_rope", {rows, options_.query_width()}, dq);
   gradient.record("d_k_rope", {rows, options_.key_width()}, dk);
   gradient.record("d_v_proj_out", {rows, options_.key_width()}, dv);

@@ -1,6 +1,8 @@
 // The arguments of one call of a transformer block, between its source files.
 #pragma once
 
+#include <initializer_list>
+
 #include "samba/blocks/transformer/transformer_block.h"
 
 namespace samba {
@@ -16,8 +18,9 @@ struct TransformerBlock::Call {
 
   Index rows() const { return batch * length; }
   Index first_position() const { return state == nullptr ? 0 : state->cached_tokens(); }
-  void record(std::string_view name, const Shape& shape, const float* values) const {
-    if (stages != nullptr) stages->record(name, shape, values);
+  // A call without stages makes no Shape: it allocates nothing.
+  void record(std::string_view name, std::initializer_list<Index> shape, const float* values) const {
+    if (stages != nullptr) stages->record(name, Shape(shape), values);
   }
 };
 
@@ -35,8 +38,8 @@ struct TransformerBlock::Gradient {
   Index rows() const { return batch * length; }
   // Only the default block has a gradient: the gradients are those of the first nine weights.
   float* of(TransformerWeight which) const { return weight_gradients[static_cast<std::size_t>(which)]; }
-  void record(std::string_view name, const Shape& shape, const float* values) const {
-    if (stages != nullptr) stages->record(name, shape, values);
+  void record(std::string_view name, std::initializer_list<Index> shape, const float* values) const {
+    if (stages != nullptr) stages->record(name, Shape(shape), values);
   }
 };
 
