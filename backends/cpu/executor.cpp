@@ -2,16 +2,16 @@
 
 #include "samba/backends/cpu/attention.h"
 #include "samba/backends/cpu/context.h"
+#include "samba/backends/cpu/elementwise.h"
+#include "samba/backends/cpu/embedding.h"
 #include "samba/backends/cpu/linear.h"
+#include "samba/backends/cpu/loss.h"
+#include "samba/backends/cpu/norm.h"
+#include "samba/backends/cpu/optimizer.h"
+#include "samba/backends/cpu/random.h"
 #include "samba/backends/cpu/rope.h"
 #include "samba/backends/host_memory.h"
-#include "samba/backends/reference/elementwise.h"
-#include "samba/backends/reference/embedding.h"
-#include "samba/backends/reference/loss.h"
 #include "samba/backends/reference/mamba3.h"
-#include "samba/backends/reference/norm.h"
-#include "samba/backends/reference/optimizer.h"
-#include "samba/backends/reference/random.h"
 #include "samba/core/error.h"
 
 namespace samba::cpu {
@@ -78,14 +78,14 @@ class CpuExecutor final : public Executor {
   Context context_;
   HostMemory memory_;
   AttentionCpu attention_{context_};
-  reference::ElementwiseReference elementwise_;
-  reference::EmbeddingReference embedding_;
+  ElementwiseCpu elementwise_{context_};
+  EmbeddingCpu embedding_{context_};
   LinearCpu linear_{context_};
-  reference::LossReference loss_;
+  LossCpu loss_{context_};
   reference::Mamba3Reference mamba3_;
-  reference::NormReference norm_;
-  reference::OptimizerReference optimizer_;
-  reference::RandomReference random_;
+  NormCpu norm_{context_, linear_};
+  OptimizerCpu optimizer_{context_};
+  RandomCpu random_{context_};
   RopeCpu rope_{context_};
 };
 

@@ -1,0 +1,33 @@
+// Elementwise kernels of the cpu executor: vectors, threads over parts of the arrays.
+#pragma once
+
+#include "samba/backends/cpu/context.h"
+#include "samba/kernels/elementwise.h"
+
+namespace samba::cpu {
+
+struct SwigluGradient {
+  const float *gate, *up, *act, *d_gated;
+  float *d_act, *d_up, *d_gate;
+};
+
+class ElementwiseCpu final : public ElementwiseKernels {
+ public:
+  explicit ElementwiseCpu(Context& context) : context_(context) {}
+
+  void unary(UnaryFunction function, Index n, const float* x, float* out) override;
+  void binary(BinaryFunction function, Index n, const float* a, const float* b, float* out) override;
+  void clamp(Index n, const float* x, float low, float high, float* out) override;
+  void add(Index n, const float* a, const float* b, float* out) override;
+  void flush(Index n, const float* x, float* out) override;
+  void swiglu_forward(Index n, const float* gate, const float* up, float* act, float* gated) override;
+  void swiglu_backward(Index n, const float* gate, const float* up, const float* act, const float* d_gated,
+                       float* d_act, float* d_up, float* d_gate) override;
+  void zero_padding(Index batch, Index length, Index width, const std::int32_t* lengths, float* x) override;
+  Index first_non_finite(Index n, const float* x) override;
+
+ private:
+  Context& context_;
+};
+
+}  // namespace samba::cpu

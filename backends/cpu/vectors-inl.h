@@ -1,0 +1,133 @@
+// Loops of the cpu kernels: runs of values in whole and partial vectors, and serial folds with one row in each lane.
+#if defined(SAMBA_CPU_VECTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SAMBA_CPU_VECTORS_INL_H_
+#undef SAMBA_CPU_VECTORS_INL_H_
+#else
+#define SAMBA_CPU_VECTORS_INL_H_
+#endif
+
+#include <algorithm>
+
+#include "samba/backends/cpu/lanes-inl.h"
+#include "samba/core/array.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace samba::cpu::HWY_NAMESPACE {
+
+template <class D>
+HWY_INLINE Index lanes_of(D d) {
+  return static_cast<Index>(hn::Lanes(d));
+}
+
+// Where a loop body reads and writes: all lanes, or the first few (the others read +0). `store` flushes; `keep` puts
+// `other` into the lanes that are not there.
+template <class D>
+struct WholeVector {
+  D d;
+  HWY_INLINE hn::Vec<D> load(const float* p) const { return hn::LoadU(d, p); }
+  HWY_INLINE hn::Vec<D> keep(hn::Vec<D> v, hn::Vec<D> /*other*/) const { return v; }
+  HWY_INLINE void store(hn::Vec<D> v, float* p) const { hn::StoreU(flush_store(d, v), d, p); }
+};
+
+template <class D>
+struct PartialVector {
+  D d;
+  hn::Mask<D> mask;
+  HWY_INLINE hn::Vec<D> load(const float* p) const { return hn::MaskedLoad(mask, d, p); }
+  HWY_INLINE hn::Vec<D> keep(hn::Vec<D> v, hn::Vec<D> other) const { return hn::IfThenElse(mask, v, other); }
+  HWY_INLINE void store(hn::Vec<D> v, float* p) const { hn::BlendedStore(flush_store(d, v), mask, d, p); }
+};
+
+// body(vector, i) for i = first, first + lanes, ..., the last one partial.
+template <class D, class Body>
+HWY_INLINE void over_vectors(D d, Index first, Index end, Body&& body) {
+  const Index lanes = lanes_of(d);
+  Index i = first;
+  for (; i + lanes <= end; i += lanes) body(WholeVector<D>{d}, i);
+  if (i < end) body(PartialVector<D>{d, hn::FirstN(d, static_cast<std::size_t>(end - i))}, i);
+}
+
+// packed[p][r] = source[r * stride + p] for p < count, r < rows; lanes from `rows` to `width` are +0.
+HWY_NOINLINE inline void transpose_rows(const float* HWY_RESTRICT source, Index stride, Index rows, Index count,
+                                        Index width, float* HWY_RESTRICT packed) {
+  Index r = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::FixedTag<float, 4> d4;
+  for (; r + 4 <= rows; r += 4) {
+    const float* s = source + r * stride;
+    float* out = packed + r;
+    Index p = 0;
+    for (; p + 4 <= count; p += 4, out += 4 * width) {
+      const auto r0 = hn::LoadU(d4, s + p);
+      const auto r1 = hn::LoadU(d4, s + stride + p);
+      const auto r2 = hn::LoadU(d4, s + 2 * stride + p);
+      const auto r3 = hn::LoadU(d4, s + 3 * stride + p);
+      const auto a0 = hn::InterleaveLower(d4, r0, r2);
+      const auto a1 = hn::InterleaveLower(d4, r1, r3);
+      const auto a2 = hn::InterleaveUpper(d4, r0, r2);
+      const auto a3 = hn::InterleaveUpper(d4, r1, r3);
+      hn::StoreU(hn::InterleaveLower(d4, a0, a1), d4, out);
+      hn::StoreU(hn::InterleaveUpper(d4, a0, a1), d4, out + width);
+      hn::StoreU(hn::InterleaveLower(d4, a2, a3), d4, out + 2 * width);
+      hn::StoreU(hn::InterleaveUpper(d4, a2, a3), d4, out + 3 * width);
+    }
+    for (; p < count; ++p, out += width) {
+      for (Index i = 0; i < 4; ++i) out[i] = s[i * stride + p];
+    }
+  }
+#endif
+  if (r == width) return;
+  for (Index p = 0; p < count; ++p, packed += width) {
+    for (Index i = r; i < width; ++i) packed[i] = i < rows ? source[i * stride + p] : 0.0F;
+  }
+}
+
+// Ascending over the columns j in [first, end) of kSources matrices: acc = step(acc, j, values), where values[s] holds
+// column j of the rows of matrix s, row r in lane r (rows <= lanes of d). Columns are transposed in small blocks.
+template <int kSources, class D, class Step>
+HWY_INLINE hn::Vec<D> fold_columns(D d, const float* const (&sources)[kSources], Index stride, Index rows, Index first,
+                                   Index end, hn::Vec<D> acc, Step&& step) {
+  constexpr Index kBlock = 32;
+  const Index lanes = lanes_of(d);
+  if constexpr (hn::MaxLanes(D()) == 1) {
+    for (Index j = first; j < end; ++j) {
+      hn::Vec<D> values[kSources];
+      for (int s = 0; s < kSources; ++s) values[s] = flush_operand(d, hn::LoadU(d, sources[s] + j));
+      acc = step(acc, j, values);
+    }
+    return acc;
+  }
+  HWY_ALIGN float blocks[kSources][kBlock * static_cast<Index>(hn::MaxLanes(d))];
+  for (Index j = first; j < end; j += kBlock) {
+    const Index count = std::min(kBlock, end - j);
+    for (int s = 0; s < kSources; ++s) transpose_rows(sources[s] + j, stride, rows, count, lanes, blocks[s]);
+    for (Index p = 0; p < count; ++p) {
+      hn::Vec<D> values[kSources];
+      for (int s = 0; s < kSources; ++s) values[s] = flush_operand(d, hn::Load(d, blocks[s] + p * lanes));
+      acc = step(acc, j + p, values);
+    }
+  }
+  return acc;
+}
+
+// body(d, row, rows) for groups of rows of [first, end) that fill the lanes of d: whole vectors, then quarters, then
+// single rows. The last group of quarters may be partial.
+template <class Body>
+HWY_INLINE void over_row_groups(Index first, Index end, Body&& body) {
+  const hn::ScalableTag<float> d;
+  const hn::CappedTag<float, 4> quarter;
+  const hn::CappedTag<float, 1> single;
+  Index row = first;
+  for (; row + lanes_of(d) <= end; row += lanes_of(d)) body(d, row, lanes_of(d));
+  while (end - row > 1) {
+    const Index rows = std::min(lanes_of(quarter), end - row);
+    body(quarter, row, rows);
+    row += rows;
+  }
+  if (row < end) body(single, row, Index{1});
+}
+
+}  // namespace samba::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
