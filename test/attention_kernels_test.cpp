@@ -139,7 +139,7 @@ TEST_CASE("attention forward on the cpu executor has the reference's bits") {
   Draw draw(20260101);
   std::vector<ForwardCase> cases;
   std::vector<ForwardResult> wanted;
-  for (int round = 0; round < 30; ++round) {
+  for (int round = 0; round < 14; ++round) {
     for (Values values : kAllValues) {
       cases.push_back(draw_forward(draw, values));
       wanted.push_back(run_forward(*reference, cases.back(), true));
@@ -216,7 +216,7 @@ TEST_CASE("attention backward on the cpu executor has the reference's bits") {
   Draw draw(20260102);
   std::vector<BackwardCase> cases;
   std::vector<BackwardResult> wanted;
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 10; ++round) {
     for (Values values : kAllValues) {
       BackwardCase c;
       c.shape = draw_shape(draw, 80);
@@ -276,7 +276,7 @@ TEST_CASE("keys and values of a call land in their slots, the last ones of a rin
 TEST_CASE("rotation and its backward on the cpu executor have the reference's bits") {
   const auto reference = make_executor("reference");
   Draw draw(20260104);
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < 8; ++round) {
     for (Values values : kAllValues) {
       const Index head_dim = 2 * draw.between(1, 40);
       const Index rotary_dim = draw.one_in(3) ? 2 * draw.between(1, head_dim / 2) : head_dim;

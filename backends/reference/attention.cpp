@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "samba/backends/reference/clones.h"
 #include "samba/numerics/elementary.h"
 #include "samba/numerics/float32.h"
 #include "samba/numerics/fold.h"
@@ -34,6 +35,7 @@ float soft_cap(float score, float softcap) {
 }
 
 // Steps 7 to 12 of the query `q` [head_dim] at span index `at` (its own key's).
+SAMBA_FMA_CLONES
 void softmax_row(const AttentionShape& shape, Index batch_row, Index kv_head, Index at, const float* q,
                  const KeyValueView& view, Row& row) {
   const float scale = elementary::rsqrt(static_cast<float>(shape.head_dim));
@@ -60,6 +62,17 @@ void softmax_row(const AttentionShape& shape, Index batch_row, Index kv_head, In
   for (std::size_t s = row.first; s < row.end; ++s) row.weights[s] = div(row.exponentials[s], row.denominator);
 }
 
+// Step 13: one chain over the visible keys for every depth.
+SAMBA_FMA_CLONES
+void sum_values(const AttentionShape& shape, Index batch_row, Index kv_head, const Row& row, const KeyValueView& view,
+                float* out) {
+  std::fill(out, out + shape.head_dim, 0.0F);
+  for (std::size_t s = row.first; s < row.end; ++s) {
+    const float* value = view.values + view.row(batch_row, kv_head, shape.first_key() + static_cast<Index>(s));
+    for (Index d = 0; d < shape.head_dim; ++d) out[d] = mad(row.weights[s], value[d], out[d]);
+  }
+}
+
 void record(float* stage, Index row, const Cells& cells) {
   if (stage != nullptr) std::copy(cells.begin(), cells.end(), stage + row * static_cast<Index>(cells.size()));
 }
@@ -81,6 +94,7 @@ struct HeadGradient {
 };
 
 // Steps 9 to 14 of query t, whose weights are in `row`; dk and dv are the running accumulators.
+SAMBA_FMA_CLONES
 void backward_row(const HeadGradient& head, Index t, const Row& row, float scale, Cells& d_weights, float& z,
                   Cells& d_masked, Cells& d_scores) {
   const float* q = head.q + t * head.stride;
@@ -119,12 +133,7 @@ void AttentionReference::attention_forward(const AttentionShape& shape, const fl
         const Index column = ((b * shape.queries + t) * shape.n_heads + h) * shape.head_dim;
         softmax_row(shape, b, h / group, shape.first_position + t - first_key, q + column, view, row);
         record(stages, (b * shape.n_heads + h) * shape.queries + t, row);
-        float* out = context + column;
-        std::fill(out, out + shape.head_dim, 0.0F);
-        for (std::size_t s = row.first; s < row.end; ++s) {
-          const float* value = view.values + view.row(b, h / group, first_key + static_cast<Index>(s));
-          for (Index d = 0; d < shape.head_dim; ++d) out[d] = mad(row.weights[s], value[d], out[d]);
-        }
+        sum_values(shape, b, h / group, row, view, context + column);
       }
     }
   }
