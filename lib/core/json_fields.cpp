@@ -1,5 +1,6 @@
 #include "samba/core/json_fields.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>

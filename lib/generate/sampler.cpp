@@ -1,0 +1,111 @@
+#include "samba/generate/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "samba/core/error.h"
+#include "samba/numerics/elementary.h"
+#include "samba/numerics/philox.h"
+
+namespace samba {
+
+namespace {
+
+float maximum(std::span<const float> values) {
+  float best = -kInfinity;
+  for (const float value : values) best = max(best, value);
+  return best;
+}
+
+void refuse_option(const char* name, double value, const char* accepted) {
+  refuse_value(std::string(name) + ": must be " + accepted + ", got " + std::to_string(value));
+}
+
+}  // namespace
+
+void check_sampler_options(const SamplerOptions& options) {
+  // Written so that NaN is refused as well. A temperature that rounds to a subnormal would divide by zero.
+  const auto temperature = static_cast<float>(options.temperature);
+  if (!(options.temperature == 0.0 || (temperature >= kMinNormal && is_finite(temperature)))) {
+    refuse_option("temperature", options.temperature, "0 or a positive number");
+  }
+  if (options.top_k < 0) refuse_option("top-k", static_cast<double>(options.top_k), ">= 0 (0: all tokens)");
+  if (!(options.top_p > 0.0 && options.top_p <= 1.0)) refuse_option("top-p", options.top_p, "in (0, 1]");
+  if (!(options.min_p >= 0.0 && options.min_p <= 1.0)) refuse_option("min-p", options.min_p, "in [0, 1]");
+  const auto penalty = static_cast<float>(options.repetition_penalty);
+  if (!(penalty >= kMinNormal && is_finite(penalty))) {
+    refuse_option("repetition penalty", options.repetition_penalty, "a positive number");
+  }
+}
+
+Sampler::Sampler(const SamplerOptions& options, Index vocab) : options_(options) {
+  check_sampler_options(options);
+  const auto count = static_cast<std::size_t>(vocab);
+  logits_.resize(count);
+  seen_.resize(count);
+  candidates_.resize(count);
+  sums_.resize(count);
+}
+
+std::int32_t Sampler::greedy() const {
+  std::size_t best = 0;
+  for (std::size_t v = 1; v < logits_.size(); ++v) {
+    if (logits_[v] > logits_[best]) best = v;
+  }
+  return static_cast<std::int32_t>(best);
+}
+
+std::int32_t Sampler::next(std::span<const float> logits, std::span<const std::int32_t> context, std::uint32_t sample,
+                           std::uint64_t index) {
+  for (std::size_t v = 0; v < logits.size(); ++v) {
+    if (!is_finite(logits[v])) {
+      throw Error(ErrorKind::check, "the logit of token " + std::to_string(v) + " is not finite");
+    }
+    logits_[v] = flush(logits[v]);
+  }
+  if (const auto penalty = static_cast<float>(options_.repetition_penalty); penalty != 1.0F) {
+    std::fill(seen_.begin(), seen_.end(), char{0});
+    for (const std::int32_t id : context) {
+      const auto v = static_cast<std::size_t>(id);
+      if (std::exchange(seen_[v], char{1}) != 0) continue;
+      logits_[v] = logits_[v] > 0.0F ? div(logits_[v], penalty) : mul(logits_[v], penalty);
+    }
+  }
+  if (options_.temperature == 0.0) return greedy();
+
+  const auto temperature = static_cast<float>(options_.temperature);
+  for (float& logit : logits_) logit = div(logit, temperature);
+  const float top = maximum(logits_);
+  for (std::size_t v = 0; v < logits_.size(); ++v) {
+    candidates_[v] = {elementary::exp(sub(logits_[v], top)), static_cast<std::int32_t>(v)};
+  }
+  std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+    return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
+  });
+  float sum = 0.0F;
+  for (std::size_t i = 0; i < candidates_.size(); ++i) sums_[i] = sum = add(sum, candidates_[i].weight);
+
+  std::size_t kept = candidates_.size();
+  if (options_.top_k > 0) kept = std::min(kept, static_cast<std::size_t>(options_.top_k));
+  const float enough = mul(static_cast<float>(options_.top_p), sums_[kept - 1]);
+  const auto begin = sums_.begin();
+  kept = std::min(
+      kept,
+      static_cast<std::size_t>(std::lower_bound(begin, begin + static_cast<std::ptrdiff_t>(kept), enough) - begin) + 1);
+  const float least = mul(static_cast<float>(options_.min_p), candidates_[0].weight);
+  while (kept > 1 && candidates_[kept - 1].weight < least) --kept;
+
+  const float target = mul(stream_coin(options_.seed, sample, index), sums_[kept - 1]);
+  const auto drawn = std::upper_bound(begin, begin + static_cast<std::ptrdiff_t>(kept), target) - begin;
+  return candidates_[std::min(static_cast<std::size_t>(drawn), kept - 1)].id;
+}
+
+float log_probability(std::span<const float> logits, std::int32_t id) {
+  const float top = maximum(logits);
+  float sum = 0.0F;
+  for (const float logit : logits) sum = add(sum, elementary::exp(sub(logit, top)));
+  return sub(sub(logits[static_cast<std::size_t>(id)], top), elementary::log(sum));
+}
+
+}  // namespace samba

@@ -1,0 +1,312 @@
+#include "samba/train/train_config.h"
+
+#include <cmath>
+
+#include "samba/core/error.h"
+#include "samba/core/json_fields.h"
+#include "samba/numerics/fold.h"
+
+namespace samba {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr Index kMostSteps = Index{1} << 40;
+constexpr Index kMostRows = 1 << 20;
+constexpr Index kMostLength = 1 << 20;
+
+// Positions that an attention layer can tell apart (spec 20 section 5).
+constexpr Index kAttentionPositions = 8192;
+
+std::optional<Index> optional_count(const JsonFields& fields, const std::string& name) {
+  if (!fields.has(name)) return std::nullopt;
+  return fields.integer(name, std::nullopt, 1);
+}
+
+// Runs a check of another floor and puts the pointer of the object in front of its message.
+template <class Check>
+auto at_pointer(const std::string& pointer, const Check& check) {
+  try {
+    return check();
+  } catch (const Error& error) {
+    throw Error(ErrorKind::value, pointer + ": " + error.what());
+  }
+}
+
+SambaConfig read_model(const json& value) {
+  const JsonFields fields(value, "/model",
+                          {"vocab", "d_model", "layers", "n_heads", "n_kv_heads", "head_dim", "intermediate",
+                           "tie_embeddings", "norm_eps", "dropout"});
+  SambaConfigFields model;
+  model.vocab = fields.integer("vocab", std::nullopt, 2);
+  model.d_model = fields.integer("d_model", std::nullopt, 1);
+  const json& layers = fields.required("layers");
+  if (!layers.is_array() || layers.empty()) fields.refuse("layers", "a list of at least one layer");
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i] != "mamba3" && layers[i] != "attention") {
+      refuse_choice("/model/layers/" + std::to_string(i), layers[i], {"mamba3", "attention"});
+    }
+    model.layers.push_back(layers[i].get<std::string>());
+  }
+  model.n_heads = optional_count(fields, "n_heads");
+  model.n_kv_heads = optional_count(fields, "n_kv_heads");
+  model.head_dim = optional_count(fields, "head_dim");
+  model.intermediate = optional_count(fields, "intermediate");
+  model.tie_embeddings = fields.boolean("tie_embeddings", true);
+  model.norm_eps = fields.number("norm_eps", 1e-5);
+  model.dropout = fields.number("dropout", 0.0);
+  return at_pointer("/model", [&] { return make_config(model); });
+}
+
+std::string absolute_path(const std::string& path, const Path& folder) {
+  return std::filesystem::absolute(folder / path).lexically_normal().string();
+}
+
+DataConfig read_data(const json& value, const Path& folder) {
+  const JsonFields fields(value, "/data", {"paths", "order", "start_positions", "evaluation_bytes"});
+  DataConfig data;
+  const json& paths = fields.required("paths");
+  if (!paths.is_array() || paths.empty()) fields.refuse("paths", "a list of at least one file or folder");
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    if (!paths[i].is_string() || paths[i].get<std::string>().empty()) {
+      refuse_value("/data/paths/" + std::to_string(i) + ": must be a path, got " + shown(paths[i]));
+    }
+    data.paths.push_back(absolute_path(paths[i].get<std::string>(), folder));
+  }
+  if (fields.has("start_positions")) {
+    data.start_positions = absolute_path(fields.text("start_positions", ""), folder);
+    data.order = fields.choice("order", "start_positions", {"start_positions", "draw.v1", "permute.v1"});
+    if (data.order != "start_positions") {
+      refuse_value("/data/order: " + data.order +
+                   " contradicts /data/start_positions, which fixes the order; leave one out");
+    }
+  } else {
+    data.order = fields.choice("order", "draw.v1", {"draw.v1", "permute.v1", "start_positions"});
+    if (data.order == "start_positions")
+      refuse_value("/data/start_positions: is required by /data/order start_positions");
+  }
+  data.evaluation_bytes = fields.integer("evaluation_bytes", 0, 0);
+  return data;
+}
+
+OptimizerSettings read_optimizer(const json& value, Index accumulation_steps) {
+  const JsonFields fields(value, "/optimizer", {"kind", "lr", "beta1", "beta2", "eps", "weight_decay", "max_norm"});
+  OptimizerSettings settings = OptimizerSettings::defaults(OptimizerKind::adamw);
+  fields.choice("kind", "adamw", {"adamw"});
+  settings.lr = fields.number("lr", settings.lr);
+  settings.beta1 = fields.number("beta1", settings.beta1);
+  settings.beta2 = fields.number("beta2", settings.beta2);
+  settings.eps = fields.number("eps", settings.eps);
+  settings.weight_decay = fields.number("weight_decay", settings.weight_decay);
+  for (const char* name : {"beta1", "beta2"}) {
+    const double beta = std::string(name) == "beta1" ? settings.beta1 : settings.beta2;
+    if (beta < 0.0 || static_cast<float>(beta) >= 1.0F) fields.refuse(name, "a number in [0, 1)");
+  }
+  if (settings.eps < 0.0) fields.refuse("eps", "a number >= 0");
+  if (fields.has("max_norm")) {
+    settings.max_norm = fields.number("max_norm", std::nullopt);
+    if (*settings.max_norm <= 0.0) fields.refuse("max_norm", "a number > 0, or null");
+  }
+  settings.accumulation_steps = accumulation_steps;
+  at_pointer("/optimizer", [&] { check_settings(settings); });
+  return settings;
+}
+
+std::optional<Schedule> read_schedule(const json& value) {
+  if (value.is_null()) return std::nullopt;
+  const JsonFields fields(value, "/schedule", {"kind", "peak_lr", "min_lr", "warmup_steps", "total_steps"});
+  ScheduleFields schedule;
+  fields.required("kind");
+  schedule.kind = fields.choice("kind", "", {"constant", "linear", "cosine"});
+  schedule.peak_lr = fields.number("peak_lr", std::nullopt);
+  schedule.min_lr = fields.number("min_lr", 0.0);
+  if (schedule.peak_lr < 0.0) fields.refuse("peak_lr", "a number >= 0");
+  if (schedule.min_lr < 0.0) fields.refuse("min_lr", "a number >= 0");
+  schedule.warmup_steps = fields.integer("warmup_steps", 0, 0);
+  schedule.total_steps = optional_count(fields, "total_steps");
+  if (schedule.kind != "constant" && schedule.total_steps && *schedule.total_steps < schedule.warmup_steps) {
+    refuse_value("/schedule/total_steps: " + std::to_string(*schedule.total_steps) +
+                 " contradicts /schedule/warmup_steps " + std::to_string(schedule.warmup_steps) +
+                 "; it must not be smaller");
+  }
+  return at_pointer("/schedule", [&] { return Schedule(schedule); });
+}
+
+BatchConfig read_batch(const json& value, Index& accumulation_steps) {
+  const JsonFields fields(value, "/batch", {"rows", "length", "accumulation_steps"});
+  BatchConfig batch;
+  batch.rows = fields.integer("rows", batch.rows, 1, kMostRows);
+  batch.length = fields.integer("length", batch.length, 1, kMostLength);
+  accumulation_steps = fields.integer("accumulation_steps", 1, 1, kMostRows);
+  if ((accumulation_steps & (accumulation_steps - 1)) != 0) fields.refuse("accumulation_steps", "a power of two");
+  if (batch.rows % accumulation_steps != 0) {
+    refuse_value("/batch/accumulation_steps: " + std::to_string(accumulation_steps) + " does not divide /batch/rows " +
+                 std::to_string(batch.rows));
+  }
+  if (accumulation_steps > 1 && !accumulation_is_aligned(batch.rows * batch.length, accumulation_steps)) {
+    refuse_value("/batch/accumulation_steps: the split of " + std::to_string(batch.rows * batch.length) +
+                 " tokens (rows * length) into " + std::to_string(accumulation_steps) +
+                 " is misaligned; every microbatch must be a multiple of 128 tokens");
+  }
+  return batch;
+}
+
+CheckpointConfig read_checkpoint(const json& value) {
+  const JsonFields fields(value, "/checkpoint", {"every", "keep_last", "keep_every"});
+  CheckpointConfig checkpoint;
+  checkpoint.every = fields.integer("every", checkpoint.every, 0);
+  checkpoint.keep_last = fields.integer("keep_last", checkpoint.keep_last, 0);
+  checkpoint.keep_every = fields.integer("keep_every", checkpoint.keep_every, 0);
+  return checkpoint;
+}
+
+SampleConfig read_sample(const json& value) {
+  const JsonFields fields(value, "/sample", {"every", "prompt", "tokens", "temperature"});
+  SampleConfig sample;
+  sample.every = fields.integer("every", sample.every, 0);
+  sample.prompt = fields.text("prompt", sample.prompt);
+  if (sample.prompt.empty()) fields.refuse("prompt", "a text that is not empty");
+  sample.tokens = fields.integer("tokens", sample.tokens, 1, 1 << 16);
+  sample.temperature = fields.number("temperature", sample.temperature);
+  if (sample.temperature < 0.0) fields.refuse("temperature", "a number >= 0");
+  return sample;
+}
+
+void check_together(const TrainConfig& config) {
+  if (config.model.has_attention() && config.batch.length > kAttentionPositions) {
+    refuse_value("/batch/length: " + std::to_string(config.batch.length) + " is more than the " +
+                 std::to_string(kAttentionPositions) + " positions of an attention layer");
+  }
+  if (config.evaluation.every > 0 && config.data.evaluation_bytes == 0) {
+    refuse_value("/evaluation/every: " + std::to_string(config.evaluation.every) +
+                 " contradicts /data/evaluation_bytes 0: nothing is held back to evaluate on");
+  }
+  if (config.data.evaluation_bytes > 0 && config.data.evaluation_bytes <= config.batch.length) {
+    refuse_value("/data/evaluation_bytes: " + std::to_string(config.data.evaluation_bytes) +
+                 " is too short for one sequence; at least /batch/length + 1 = " +
+                 std::to_string(config.batch.length + 1) + ", or 0");
+  }
+  if (config.sample.every > 0 && config.model.vocab < 256) {
+    refuse_value("/sample/every: sample text needs the byte vocabulary; /model/vocab must be at least 256, got " +
+                 std::to_string(config.model.vocab));
+  }
+}
+
+json optional_json(const std::optional<Index>& value) { return value.has_value() ? json(*value) : json(nullptr); }
+
+}  // namespace
+
+TrainConfig parse_train_config(const json& value, const Path& folder) {
+  const JsonFields fields(
+      value, "",
+      {"model", "data", "optimizer", "schedule", "batch", "checkpoint", "evaluation", "sample", "steps", "seed"});
+  const json empty = json::object();
+  const auto section = [&](const char* name) -> const json& { return fields.has(name) ? fields.get(name) : empty; };
+  TrainConfig config;
+  config.model = read_model(fields.required("model"));
+  config.data = read_data(fields.required("data"), folder);
+  Index accumulation_steps = 1;
+  config.batch = read_batch(section("batch"), accumulation_steps);
+  config.optimizer = read_optimizer(section("optimizer"), accumulation_steps);
+  config.schedule = read_schedule(fields.get("schedule"));
+  config.checkpoint = read_checkpoint(section("checkpoint"));
+  config.evaluation.every =
+      JsonFields(section("evaluation"), "/evaluation", {"every"}).integer("every", config.evaluation.every, 0);
+  config.sample = read_sample(section("sample"));
+  config.steps = fields.integer("steps", std::nullopt, 1, kMostSteps);
+  config.seed = fields.unsigned_integer("seed", 0);
+  check_together(config);
+  return config;
+}
+
+nlohmann::ordered_json resolved_json(const TrainConfig& config) {
+  nlohmann::ordered_json model;
+  model["vocab"] = config.model.vocab;
+  model["d_model"] = config.model.d_model;
+  model["layers"] = json::array();
+  for (const LayerKind kind : config.model.layers) model["layers"].push_back(layer_kind_name(kind));
+  model["n_heads"] = optional_json(config.model.n_heads);
+  model["n_kv_heads"] = optional_json(config.model.n_kv_heads);
+  model["head_dim"] = optional_json(config.model.head_dim);
+  model["intermediate"] = optional_json(config.model.intermediate);
+  model["tie_embeddings"] = config.model.tie_embeddings;
+  model["norm_eps"] = static_cast<double>(config.model.norm_eps);
+  model["dropout"] = static_cast<double>(config.model.dropout);
+
+  const OptimizerSettings& settings = config.optimizer;
+  nlohmann::ordered_json result;
+  result["seed"] = config.seed;
+  result["steps"] = config.steps;
+  result["model"] = model;
+  result["data"] = {{"paths", config.data.paths}, {"order", config.data.order}};
+  result["data"]["start_positions"] =
+      config.data.start_positions.empty() ? json(nullptr) : json(config.data.start_positions);
+  result["data"]["evaluation_bytes"] = config.data.evaluation_bytes;
+  result["batch"] = {{"rows", config.batch.rows},
+                     {"length", config.batch.length},
+                     {"accumulation_steps", settings.accumulation_steps}};
+  result["optimizer"] = {{"kind", "adamw"},         {"lr", settings.lr},   {"beta1", settings.beta1},
+                         {"beta2", settings.beta2}, {"eps", settings.eps}, {"weight_decay", settings.weight_decay}};
+  result["optimizer"]["max_norm"] = settings.max_norm ? json(*settings.max_norm) : json(nullptr);
+  result["schedule"] = nullptr;
+  if (config.schedule) {
+    const Schedule& schedule = *config.schedule;
+    const json kept = schedule.to_json();
+    result["schedule"] = {{"kind", kept["kind"]},
+                          {"peak_lr", kept["peak_lr"]},
+                          {"min_lr", kept["min_lr"]},
+                          {"warmup_steps", kept["warmup_steps"]},
+                          {"total_steps", kept["total_steps"]}};
+  }
+  result["checkpoint"] = {{"every", config.checkpoint.every},
+                          {"keep_last", config.checkpoint.keep_last},
+                          {"keep_every", config.checkpoint.keep_every}};
+  result["evaluation"] = {{"every", config.evaluation.every}};
+  result["sample"] = {{"every", config.sample.every},
+                      {"prompt", config.sample.prompt},
+                      {"tokens", config.sample.tokens},
+                      {"temperature", config.sample.temperature}};
+  return result;
+}
+
+void set_field(json& target, const std::string& assignment) {
+  const std::size_t equals = assignment.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    refuse_value("--set " + assignment + ": must be key=value, for example optimizer.lr=0.001");
+  }
+  std::string key = assignment.substr(0, equals);
+  if (key.front() != '/') {
+    for (char& c : key) c = c == '.' ? '/' : c;
+    key.insert(0, "/");
+  }
+  const std::string text = assignment.substr(equals + 1);
+  json value = json::parse(text, nullptr, false);
+  if (value.is_discarded()) value = text;
+  try {
+    target[json::json_pointer(key)] = value;
+  } catch (const json::exception&) {
+    refuse_value("--set " + assignment + ": the config has no place for the key " + key);
+  }
+}
+
+std::string first_difference(const json& mine, const json& theirs) {
+  for (const char* pointer :
+       {"/seed", "/model", "/data/sha256", "/data/bytes", "/data/order", "/data/start_positions_sha256",
+        "/data/evaluation_bytes", "/batch", "/optimizer", "/schedule"}) {
+    const json::json_pointer place(pointer);
+    const json a = mine.contains(place) ? mine.at(place) : json();
+    const json b = theirs.contains(place) ? theirs.at(place) : json();
+    if (a == b) continue;
+    if (!a.is_object() || !b.is_object()) return pointer;
+    for (const auto& [key, value] : a.items()) {
+      if (!b.contains(key) || b.at(key) != value) return std::string(pointer) + "/" + key;
+    }
+    for (const auto& [key, value] : b.items()) {
+      if (!a.contains(key)) return std::string(pointer) + "/" + key;
+    }
+  }
+  return "";
+}
+
+}  // namespace samba
