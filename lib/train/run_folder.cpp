@@ -1,0 +1,267 @@
+#include "samba/train/run_folder.h"
+
+#include <fcntl.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <fstream>
+
+#include "samba/core/error.h"
+#include "samba/core/json_fields.h"
+#include "samba/numerics/float32.h"
+#include "samba/train/loss_plot.h"
+
+namespace samba {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kProfile = "samba-stack.fp32.v1";
+constexpr std::size_t kStepDigits = 8;
+
+std::string bits_text(float value) {
+  char text[16];
+  std::snprintf(text, sizeof text, "0x%08x", to_bits(value));
+  return text;
+}
+
+bool holds_a_run(const Path& folder) {
+  return fs::exists(folder / "config.json") || fs::exists(folder / "checkpoints") || fs::exists(folder / "latest");
+}
+
+// The first free name "FOLDER.old-N".
+Path old_name(const Path& folder) {
+  for (int n = 1;; ++n) {
+    Path name = folder;
+    name += ".old-" + std::to_string(n);
+    if (!fs::exists(fs::symlink_status(name))) return name;
+  }
+}
+
+void append(const Path& path, const std::string& text) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (descriptor < 0) throw_file_error("open", path, errno);
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t wrote = ::write(descriptor, text.data() + done, text.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) {
+      const int error = wrote == 0 ? ENOSPC : errno;
+      ::close(descriptor);
+      throw_file_error("write", path, error);
+    }
+    done += static_cast<std::size_t>(wrote);
+  }
+  ::close(descriptor);
+}
+
+// The step in "step-00000020.samba", or -1.
+Index step_of(const std::string& name) {
+  if (!name.starts_with("step-") || !name.ends_with(".samba")) return -1;
+  const std::string digits = name.substr(5, name.size() - 5 - 6);
+  if (digits.size() < kStepDigits || digits.size() > 15 ||
+      !std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; })) {
+    return -1;
+  }
+  return std::stoll(digits);
+}
+
+std::string latest_name(const Path& folder) {
+  const Path latest = folder / "latest";
+  if (!fs::exists(latest)) refuse_value(folder.string() + " has no complete checkpoint yet (no file `latest`)");
+  std::string name = read_file(latest, 4096);
+  while (!name.empty() && (name.back() == '\n' || name.back() == '\r')) name.pop_back();
+  const Path relative = name;
+  const bool outside = relative.is_absolute() ||
+                       std::any_of(relative.begin(), relative.end(), [](const Path& part) { return part == ".."; });
+  if (name.empty() || outside) {
+    refuse_corrupt("latest",
+                   latest.string() + " must hold the name of a checkpoint inside the run, got \"" + name + "\"");
+  }
+  return name;
+}
+
+}  // namespace
+
+nlohmann::ordered_json to_json(const StepMetrics& metrics) {
+  nlohmann::ordered_json line;
+  line["step"] = metrics.step;
+  line["loss"] = static_cast<double>(metrics.loss);
+  line["loss_bits"] = bits_text(metrics.loss);
+  line["lr"] = static_cast<double>(metrics.lr);
+  line["lr_bits"] = bits_text(metrics.lr);
+  line["total_norm"] = metrics.total_norm ? nlohmann::json(static_cast<double>(*metrics.total_norm)) : nullptr;
+  line["tokens"] = metrics.tokens;
+  line["ignored_targets"] = metrics.ignored_targets;
+  line["seconds"] = std::round(metrics.seconds * 1e6) * 1e-6;
+  return line;
+}
+
+nlohmann::ordered_json to_json(const EvaluationMetrics& metrics) {
+  return {{"step", metrics.step}, {"eval_loss", metrics.eval_loss}, {"bits_per_byte", metrics.bits_per_byte}};
+}
+
+std::string checkpoint_name(Index step) {
+  char name[48];
+  std::snprintf(name, sizeof name, "step-%08lld.samba", static_cast<long long>(step));
+  return name;
+}
+
+Path find_checkpoint(const Path& path) {
+  if (!fs::exists(path)) refuse_value("there is no model " + path.string());
+  if (!fs::is_directory(path)) return path;
+  if (!fs::exists(path / "latest")) {
+    refuse_value(path.string() +
+                 " is no run folder with a checkpoint: it has no file `latest`; give a .samba file or a run folder");
+  }
+  return path / latest_name(path);
+}
+
+RunFolder::RunFolder(Path folder, bool must_exist) : folder_(std::move(folder)) {
+  std::error_code error;
+  if (!must_exist) fs::create_directories(folder_ / "checkpoints", error);
+  if (error) refuse_value("cannot create the run folder " + folder_.string() + ": " + error.message());
+  const Path lock = folder_ / ".lock";
+  lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (lock_ < 0) throw_file_error("open", lock, errno);
+  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    ::close(lock_);
+    lock_ = -1;
+    refuse_value("the run folder " + folder_.string() + " is in use by another process");
+  }
+  try {
+    auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>((folder_ / "run.log").string());
+    log_ = std::make_shared<spdlog::logger>("run", std::move(sink));
+  } catch (const spdlog::spdlog_ex& failure) {
+    ::close(lock_);
+    refuse_value("cannot write " + (folder_ / "run.log").string() + ": " + failure.what());
+  }
+  log_->set_level(spdlog::get_level());
+  log_->flush_on(spdlog::level::info);
+}
+
+RunFolder::~RunFolder() {
+  if (lock_ >= 0) ::close(lock_);
+}
+
+std::unique_ptr<RunFolder> RunFolder::create(const Path& folder, bool force) {
+  const Path place = fs::absolute(folder).lexically_normal();
+  const Path clean = place.filename().empty() ? place.parent_path() : place;
+  if (fs::exists(clean) && !fs::is_directory(clean)) {
+    refuse_value("--out " + clean.string() + " is a file; a folder is needed");
+  }
+  if (holds_a_run(clean)) {
+    if (!force) {
+      refuse_value("--out " + clean.string() +
+                   " already holds a run; continue it with --resume, or move it aside with --force");
+    }
+    { const RunFolder in_use(clean, true); }  // refuses a run that another process is working on
+    fs::rename(clean, old_name(clean));
+  }
+  return std::unique_ptr<RunFolder>(new RunFolder(clean, false));
+}
+
+std::unique_ptr<RunFolder> RunFolder::resume(const Path& path) {
+  const Path place = fs::absolute(path).lexically_normal();
+  if (!fs::exists(place)) refuse_value("--resume: there is no run " + path.string());
+  const bool archive = !fs::is_directory(place);
+  const Path clean = place.filename().empty() ? place.parent_path() : place;
+  const Path folder = archive ? place.parent_path().parent_path() : clean;
+  if (!fs::exists(folder / "config.json")) {
+    refuse_value("--resume: " + folder.string() + " holds no run (no config.json)");
+  }
+  std::unique_ptr<RunFolder> run(new RunFolder(folder, true));
+  if (archive) run->archive_ = place;
+  return run;
+}
+
+nlohmann::json RunFolder::config() const {
+  const Path path = folder_ / "config.json";
+  return parse_json(read_file(path), path.string());
+}
+
+void RunFolder::write_config(const nlohmann::ordered_json& config) {
+  write_file_atomically(folder_ / "config.json", config.dump(2) + "\n");
+}
+
+Path RunFolder::resume_archive() const { return archive_.empty() ? folder_ / latest_name(folder_) : archive_; }
+
+void RunFolder::add_metrics(const nlohmann::ordered_json& line) {
+  append(folder_ / "metrics.jsonl", line.dump() + "\n");
+}
+
+void RunFolder::cut_metrics(Index step) {
+  const Path path = folder_ / "metrics.jsonl";
+  if (!fs::exists(path)) return;
+  std::ifstream input(path);
+  std::string kept;
+  for (std::string line; std::getline(input, line);) {
+    const nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
+    if (value.is_object() && value.contains("step") && value["step"].is_number_integer() && value["step"] <= step) {
+      kept += line + "\n";
+    }
+  }
+  write_file_atomically(path, kept);
+}
+
+void RunFolder::add_sample(Index step, const std::string& text) {
+  append(folder_ / "samples.txt", "=== step " + std::to_string(step) + "\n" + text + "\n");
+}
+
+void RunFolder::draw_loss() const {
+  write_file_atomically(folder_ / "loss.svg", loss_svg(read_loss_curve(folder_ / "metrics.jsonl")));
+}
+
+Path RunFolder::add_checkpoint(Index step, const CheckpointConfig& keep, Sidecar sidecar,
+                               const std::function<std::string(const Path&)>& save) {
+  const std::string name = checkpoint_name(step);
+  const Path archive = folder_ / "checkpoints" / name;
+  sidecar.sha256 = save(archive);
+  nlohmann::ordered_json beside;
+  beside["step"] = step;
+  beside["profile"] = kProfile;
+  beside["sha256"] = sidecar.sha256;
+  beside["tokenizer"] = {{"kind", "bytes"}, {"vocab", 256}};
+  beside["data"] = {{"order", sidecar.data_order}, {"seed", sidecar.data_seed}, {"rows_drawn", sidecar.rows_drawn}};
+  Path sidecar_path = archive;
+  sidecar_path.replace_extension(".json");
+  write_file_atomically(sidecar_path, beside.dump(2) + "\n");
+  write_file_atomically(folder_ / "latest", "checkpoints/" + name + "\n");
+  remove_old(step, keep);
+  return archive;
+}
+
+std::vector<Index> RunFolder::checkpoint_steps() const {
+  std::vector<Index> steps;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_ / "checkpoints", error)) {
+    const Index step = step_of(entry.path().filename().string());
+    if (step >= 0) steps.push_back(step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+void RunFolder::remove_old(Index newest, const CheckpointConfig& keep) const {
+  if (keep.keep_last == 0) return;
+  std::vector<Index> steps = checkpoint_steps();
+  std::erase_if(steps, [&](Index step) {
+    return step > newest || (keep.keep_every > 0 && step > 0 && step % keep.keep_every == 0);
+  });
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep.keep_last) < steps.size(); ++i) {
+    const Path archive = folder_ / "checkpoints" / checkpoint_name(steps[i]);
+    Path beside = archive;
+    beside.replace_extension(".json");
+    std::error_code ignored;  // an old file that stays does no harm
+    fs::remove(archive, ignored);
+    fs::remove(beside, ignored);
+  }
+}
+
+}  // namespace samba

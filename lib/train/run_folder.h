@@ -1,0 +1,104 @@
+// The folder of a training run (docs/formats/run_folder.md):
+//
+//   config.json                        the resolved configuration, with the SHA-256 of the training bytes
+//   metrics.jsonl                      one object a step, and one an evaluation
+//   checkpoints/step-00000020.samba    the streamed archive; step-00000020.json beside it
+//   latest                             the name of the newest complete checkpoint, replaced atomically
+//   run.log, loss.svg, samples.txt
+//
+// A run folder is locked while it is open: a second process is refused.
+#pragma once
+
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "samba/core/files.h"
+#include "samba/train/train_config.h"
+
+namespace spdlog {
+class logger;
+}
+
+namespace samba {
+
+struct StepMetrics {
+  Index step = 0;
+  float loss = 0.0F;
+  float lr = 0.0F;
+  std::optional<float> total_norm;
+  std::uint64_t tokens = 0;  // read so far, this step included
+  Index ignored_targets = 0;
+  double seconds = 0.0;  // of this step
+};
+
+struct EvaluationMetrics {
+  Index step = 0;
+  double eval_loss = 0.0;  // mean over the held-back tail, natural logarithm
+  double bits_per_byte = 0.0;
+};
+
+nlohmann::ordered_json to_json(const StepMetrics& metrics);
+nlohmann::ordered_json to_json(const EvaluationMetrics& metrics);
+
+// What stands beside an archive.
+struct Sidecar {
+  Index step = 0;
+  std::string data_order;
+  std::uint64_t data_seed = 0;
+  std::uint64_t rows_drawn = 0;  // windows read so far: the next step's first row has this number
+  std::string sha256;            // of the archive
+};
+
+class RunFolder {
+ public:
+  // A new run. An existing run in `folder` is refused (Error(value)), or with `force` moved to "FOLDER.old-N".
+  static std::unique_ptr<RunFolder> create(const Path& folder, bool force);
+  // An old run to go on with: a run folder, or one of its archives.
+  static std::unique_ptr<RunFolder> resume(const Path& path);
+  ~RunFolder();
+
+  const Path& folder() const { return folder_; }
+  spdlog::logger& log() { return *log_; }
+
+  nlohmann::json config() const;  // of config.json
+  void write_config(const nlohmann::ordered_json& config);
+
+  // The archive to resume from: the one named, else the one in `latest`.
+  Path resume_archive() const;
+
+  void add_metrics(const nlohmann::ordered_json& line);
+  // Forgets the metrics after `step`: a run that died after its last checkpoint takes those steps again.
+  void cut_metrics(Index step);
+  void add_sample(Index step, const std::string& text);
+  // Draws loss.svg from metrics.jsonl.
+  void draw_loss() const;
+
+  // `save` writes the archive to the path it is given and returns its SHA-256. Then come the sidecar, `latest`, and the
+  // removal of checkpoints the configuration does not keep. Returns the path of the archive.
+  Path add_checkpoint(Index step, const CheckpointConfig& keep, Sidecar sidecar,
+                      const std::function<std::string(const Path&)>& save);
+
+  std::vector<Index> checkpoint_steps() const;  // ascending
+
+ private:
+  RunFolder(Path folder, bool must_exist);
+  void remove_old(Index newest, const CheckpointConfig& keep) const;
+
+  Path folder_;
+  Path archive_;  // the one named to resume(), or empty
+  int lock_ = -1;
+  std::shared_ptr<spdlog::logger> log_;
+};
+
+// "step-00000020.samba"
+std::string checkpoint_name(Index step);
+
+// The archive a user means: a file, or the newest checkpoint of a run folder. Error(value) when there is none.
+Path find_checkpoint(const Path& path);
+
+}  // namespace samba

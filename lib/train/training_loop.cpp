@@ -1,0 +1,181 @@
+#include "samba/train/training_loop.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "samba/core/error.h"
+#include "samba/core/sha256.h"
+#include "samba/generate/decode_session.h"
+#include "samba/text/tokenizer.h"
+
+namespace samba {
+
+namespace {
+
+// Which of the fields an archive carries differs from the configuration; "" when none does. The learning rate of an
+// archive is that of its last scheduled step, so it is compared without a schedule only.
+std::string archive_difference(const SambaTrainer& trainer, const TrainConfig& config) {
+  if (trainer.stack().config() != config.model) return "/model";
+  OptimizerSettings settings = trainer.optimizer().settings();
+  if (config.schedule) settings.lr = config.optimizer.lr;
+  if (settings != config.optimizer) return "/optimizer";
+  if (trainer.optimizer().schedule() != config.schedule) return "/schedule";
+  if (trainer.generator().seed() != config.seed) return "/seed";
+  return "";
+}
+
+}  // namespace
+
+TrainingRun::TrainingRun(const TrainConfig& config) : config_(config), text_(config.data.paths) {
+  const auto held_back = static_cast<std::uint64_t>(config_.data.evaluation_bytes);
+  const auto length = static_cast<std::uint64_t>(config_.batch.length);
+  const std::uint64_t size = text_.size();
+  training_bytes_ = size > held_back ? size - held_back : 0;
+  if (training_bytes_ < length + 1) {
+    refuse_value("/data: the training text has " + std::to_string(training_bytes_) + " bytes" +
+                 (held_back > 0 ? " without the " + std::to_string(held_back) + " held back" : std::string()) +
+                 ", one sequence needs /batch/length + 1 = " + std::to_string(length + 1));
+  }
+  sha256_ = text_.checked_sha256(training_bytes_, config_.model.vocab);
+  const std::uint64_t starts = training_bytes_ - length;
+  if (!config_.data.start_positions.empty()) {
+    start_positions_sha256_ = sha256_hex(read_file(config_.data.start_positions));
+    order_ = start_positions_order(config_.data.start_positions, config_.batch.rows, starts,
+                                   static_cast<std::uint64_t>(config_.steps));
+  } else if (config_.data.order == "permute.v1") {
+    order_ = permute_order(config_.seed, (training_bytes_ - 1) / length, length);
+  } else {
+    order_ = draw_order(config_.seed, starts);
+  }
+}
+
+nlohmann::ordered_json TrainingRun::resolved() const {
+  nlohmann::ordered_json json = resolved_json(config_);
+  json["data"]["bytes"] = training_bytes_;
+  json["data"]["sha256"] = sha256_;
+  if (!start_positions_sha256_.empty()) json["data"]["start_positions_sha256"] = start_positions_sha256_;
+  return json;
+}
+
+void TrainingRun::start(Executor& executor) {
+  trainer_ = SambaTrainer::create(executor, config_.model, config_.seed, config_.optimizer, config_.schedule);
+}
+
+void TrainingRun::resume(Executor& executor, const Path& archive) {
+  auto trainer = load_for_training(executor, archive);
+  const std::string difference = archive_difference(*trainer, config_);
+  if (!difference.empty()) {
+    refuse_value("cannot resume from " + archive.string() + ": " + difference +
+                 " differs from the configuration of the run");
+  }
+  if (trainer->completed_steps() > config_.steps) {
+    refuse_value("/steps: " + std::to_string(config_.steps) + " is less than the " +
+                 std::to_string(trainer->completed_steps()) + " steps " + archive.string() +
+                 " has; steps is the total");
+  }
+  trainer_ = std::move(trainer);
+}
+
+StepMetrics TrainingRun::step() {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto done = static_cast<std::uint64_t>(trainer_->completed_steps());
+  std::vector<std::uint64_t> starts(static_cast<std::size_t>(config_.batch.rows));
+  order_->starts(done, starts);
+  const WindowBatch batch = make_batch(text_, starts, config_.batch.length);
+  StepResult result;
+  try {
+    result = trainer_->train_step(batch.inputs, batch.targets);
+  } catch (const Error& error) {
+    if (error.error_class() != kNonFiniteClass) throw;
+    throw Error(ErrorKind::check, "training stopped at step " + std::to_string(done + 1) + ": " + error.what());
+  }
+  const Index tokens = config_.batch.rows * config_.batch.length;
+  return {result.step,
+          result.loss,
+          result.lr,
+          result.total_norm,
+          static_cast<std::uint64_t>(result.step) * static_cast<std::uint64_t>(tokens),
+          tokens - result.counted_targets,
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
+}
+
+EvaluationMetrics TrainingRun::evaluate() {
+  const auto length = static_cast<std::uint64_t>(config_.batch.length);
+  const std::uint64_t windows = (text_.size() - training_bytes_ - 1) / length;
+  double total = 0.0;
+  for (std::uint64_t first = 0; first < windows;) {
+    const auto rows = std::min<std::uint64_t>(static_cast<std::uint64_t>(config_.batch.rows), windows - first);
+    std::vector<std::uint64_t> starts(rows);
+    for (std::uint64_t row = 0; row < rows; ++row) starts[row] = training_bytes_ + (first + row) * length;
+    const WindowBatch batch = make_batch(text_, starts, config_.batch.length);
+    total += static_cast<double>(trainer_->stack().loss(batch.inputs, batch.targets)) * static_cast<double>(rows);
+    first += rows;
+  }
+  const double mean = total / static_cast<double>(windows);
+  return {trainer_->completed_steps(), mean, mean / std::log(2.0)};
+}
+
+std::string TrainingRun::sample_text() {
+  DecodeOptions options;
+  options.max_tokens = config_.sample.tokens;
+  options.sampler.temperature = config_.sample.temperature;
+  options.sampler.seed = config_.seed;
+  const DecodeRequest request{byte_tokens(config_.sample.prompt),
+                              static_cast<std::uint32_t>(trainer_->completed_steps())};
+  return config_.sample.prompt + decode(trainer_->stack(), {&request, 1}, options)[0].text;
+}
+
+void TrainingRun::checkpoint(RunFolder& folder, const TrainingEvents& events, TrainingResult& result) {
+  const Index step = trainer_->completed_steps();
+  Sidecar sidecar;
+  sidecar.data_order = order_->name();
+  sidecar.data_seed = config_.seed;
+  sidecar.rows_drawn = static_cast<std::uint64_t>(step) * static_cast<std::uint64_t>(config_.batch.rows);
+  result.checkpoint = folder.add_checkpoint(step, config_.checkpoint, sidecar,
+                                            [&](const Path& path) { return save_checkpoint(*trainer_, path); });
+  folder.draw_loss();
+  folder.log().info("checkpoint {}", result.checkpoint.string());
+  if (events.on_checkpoint) events.on_checkpoint(step, result.checkpoint);
+}
+
+TrainingResult TrainingRun::run(RunFolder& folder, const TrainingEvents& events) {
+  TrainingResult result;
+  result.step = trainer_->completed_steps();
+  const bool evaluates = config_.data.evaluation_bytes > 0;
+  const auto due = [](Index step, Index every) { return every > 0 && step % every == 0; };
+  folder.log().info("training from step {} to {}", result.step, config_.steps);
+  while (result.step < config_.steps && !result.interrupted) {
+    StepMetrics metrics;
+    try {
+      metrics = step();
+    } catch (const Error& error) {
+      folder.log().error("{}", error.what());
+      throw;
+    }
+    result.step = metrics.step;
+    result.loss = metrics.loss;
+    folder.add_metrics(to_json(metrics));
+    if (events.on_step) events.on_step(metrics);
+    const bool last = result.step == config_.steps;
+    if (evaluates && (last || due(result.step, config_.evaluation.every))) {
+      const EvaluationMetrics evaluation = evaluate();
+      folder.add_metrics(to_json(evaluation));
+      if (events.on_evaluation) events.on_evaluation(evaluation);
+    }
+    if (due(result.step, config_.sample.every)) {
+      const std::string text = sample_text();
+      folder.add_sample(result.step, text);
+      if (events.on_sample) events.on_sample(result.step, text);
+    }
+    result.interrupted = !last && events.interrupted && events.interrupted();
+    if (last || result.interrupted || due(result.step, config_.checkpoint.every)) checkpoint(folder, events, result);
+  }
+  if (result.checkpoint.empty()) result.checkpoint = folder.resume_archive();
+  folder.log().info("{} at step {}", result.interrupted ? "interrupted" : "finished", result.step);
+  return result;
+}
+
+}  // namespace samba
