@@ -5,6 +5,12 @@
 
 namespace samba {
 
+namespace {
+
+constexpr std::size_t kShortestStart = 3;  // of a name, to stand for the rest
+
+}  // namespace
+
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> before(b.size() + 1);
   std::vector<std::size_t> last(b.size() + 1);
@@ -31,7 +37,9 @@ std::string nearest_name(std::string_view given, std::span<const std::string> kn
   for (const std::string& name : known) {
     const std::size_t distance = edit_distance(given, name);
     const std::size_t most = std::max<std::size_t>(1, std::max(given.size(), name.size()) / 3);
-    if (distance > most) continue;
+    const bool begins =
+        std::min(given.size(), name.size()) >= kShortestStart && (name.starts_with(given) || given.starts_with(name));
+    if (distance > most && !begins) continue;
     if (best.empty() || distance < best_distance) {
       best = name;
       best_distance = distance;

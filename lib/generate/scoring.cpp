@@ -16,9 +16,10 @@ namespace {
 void append_likelihoods(Executor& executor, const Array& logits, std::span<const std::int32_t> targets, Index vocab,
                         std::vector<float>& likelihoods) {
   const auto rows = static_cast<Index>(targets.size());
-  const CrossEntropyResult result =
-      cross_entropy(executor, ConstArray{DType::float32, {rows, vocab}, logits.data()},
-                    ConstArray{DType::int32, {rows}, targets.data()}, {.reduction = Reduction::none});
+  CrossEntropyOptions options;
+  options.reduction = Reduction::none;
+  const CrossEntropyResult result = cross_entropy(executor, ConstArray{DType::float32, {rows, vocab}, logits.data()},
+                                                  ConstArray{DType::int32, {rows}, targets.data()}, options);
   for (const float row_loss : result.row_loss.floats()) likelihoods.push_back(-row_loss);
 }
 
