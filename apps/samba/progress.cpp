@@ -50,9 +50,7 @@ Progress::Progress(const std::string& mode, std::string label, std::string unit,
       total_(total),
       done_(first) {}
 
-Progress::~Progress() {
-  erase();
-}
+Progress::~Progress() { erase(); }
 
 std::string Progress::line(std::uint64_t done, const std::string& note) const {
   const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();

@@ -1,11 +1,207 @@
+// samba train: a model from text.
+
+#include <spdlog/spdlog.h>
+
+#include <cstdio>
+
 #include "commands.h"
+#include "output.h"
+#include "progress.h"
 #include "samba/core/error.h"
+#include "samba/core/interrupt.h"
+#include "samba/core/json_fields.h"
+#include "samba/train/training_loop.h"
 
 namespace samba::apps {
 
+namespace {
+
+struct TrainOptions {
+  std::string config;
+  std::vector<std::string> data;
+  std::string out;
+  std::string resume;
+  bool force = false;
+  std::int64_t steps = 0;
+  std::vector<std::string> set;
+  bool print_config = false;
+};
+
+// The configuration as the user wants it: the file (or the one of the run to resume) and the flags on top of it.
+TrainConfig read_config(const TrainOptions& options, const nlohmann::json* resumed) {
+  nlohmann::json json;
+  Path folder = ".";
+  if (!options.config.empty()) {
+    json = parse_json(read_file(options.config), options.config);
+    folder = Path(options.config).parent_path();
+  } else {
+    json = *resumed;
+    for (const char* digest : {"sha256", "bytes", "start_positions_sha256"}) json["data"].erase(digest);
+  }
+  for (const std::string& assignment : options.set) set_field(json, assignment);
+  if (options.steps != 0) json["steps"] = options.steps;
+  if (!options.data.empty()) {
+    json["data"]["paths"] = nlohmann::json::array();
+    for (const std::string& path : options.data) {
+      json["data"]["paths"].push_back(std::filesystem::absolute(path).lexically_normal().string());
+    }
+  }
+  return parse_train_config(json, folder.empty() ? Path(".") : folder);
+}
+
+void check_flags(const TrainOptions& options) {
+  if (options.config.empty() && options.resume.empty()) refuse_value("train needs --config FILE, or --resume DIR");
+  if (!options.resume.empty() && !options.out.empty()) {
+    refuse_value("--resume and --out exclude each other: a resumed run goes on in its folder");
+  }
+  if (!options.resume.empty() && options.force) {
+    refuse_value("--resume and --force exclude each other: --force is for a new run");
+  }
+}
+
+std::string number(double value, const char* pattern) {
+  char text[48];
+  std::snprintf(text, sizeof text, pattern, value);
+  return text;
+}
+
+// Events of a run to the screen and, with --json, to stdout. A closed pipe does not end the training.
+class Reporter {
+ public:
+  Reporter(const CommonOptions& common, const TrainingRun& run, Index first)
+      : common_(common),
+        progress_(common.progress, "train", "steps", static_cast<std::uint64_t>(first),
+                  static_cast<std::uint64_t>(run.config().steps)) {}
+
+  TrainingEvents events() {
+    TrainingEvents events;
+    events.on_step = [this](const StepMetrics& metrics) {
+      emit(to_json(metrics));
+      std::string note = "loss " + number(static_cast<double>(metrics.loss), "%.4f");
+      if (metrics.seconds > 0.0) {
+        const double per_step = static_cast<double>(metrics.tokens) / static_cast<double>(metrics.step);
+        note += "  " + number(per_step / metrics.seconds, "%.0f") + " tokens/s";
+      }
+      progress_.update(static_cast<std::uint64_t>(metrics.step), note);
+    };
+    events.on_evaluation = [this](const EvaluationMetrics& metrics) {
+      emit(to_json(metrics));
+      progress_.say("step " + std::to_string(metrics.step) + ": held-back text: loss " +
+                    number(metrics.eval_loss, "%.4f") + ", " + number(metrics.bits_per_byte, "%.3f") +
+                    " bits per byte");
+    };
+    events.on_sample = [this](Index step, const std::string& text) {
+      emit({{"step", step}, {"sample", text}});
+      progress_.say("step " + std::to_string(step) + ": sample: " + nlohmann::json(text).dump());
+    };
+    events.on_checkpoint = [this](Index step, const Path& archive) {
+      emit({{"step", step}, {"checkpoint", archive.string()}});
+      progress_.say("step " + std::to_string(step) + ": checkpoint " + archive.string());
+    };
+    events.interrupted = interrupt_requested;
+    return events;
+  }
+  void finish() { progress_.finish(); }
+  void say(const std::string& text) { progress_.say(text); }
+
+  void emit(const nlohmann::ordered_json& line) {
+    if (!common_.json || closed_) return;
+    try {
+      print(json_line(line));
+    } catch (const OutputClosed&) {
+      closed_ = true;
+    }
+  }
+
+ private:
+  const CommonOptions& common_;
+  Progress progress_;
+  bool closed_ = false;
+};
+
+int train(const TrainOptions& options, const CommonOptions& common) {
+  check_flags(options);
+  if (options.print_config && options.resume.empty()) {
+    print(resolved_json(read_config(options, nullptr)).dump(2) + "\n");
+    return 0;
+  }
+  std::unique_ptr<RunFolder> folder;
+  nlohmann::json resumed;
+  if (!options.resume.empty()) {
+    folder = RunFolder::resume(options.resume);
+    resumed = folder->config();
+  }
+  const TrainConfig config = read_config(options, &resumed);
+  if (options.print_config) {
+    print(resolved_json(config).dump(2) + "\n");
+    return 0;
+  }
+  TrainingRun run(config);
+  if (folder != nullptr) {
+    const std::string difference = first_difference(run.resolved(), resumed);
+    if (!difference.empty()) {
+      const nlohmann::json::json_pointer place(difference);
+      const nlohmann::json mine = run.resolved();
+      refuse_value("cannot resume " + folder->folder().string() + " with another configuration: " + difference +
+                   " is " + shown(mine.contains(place) ? mine.at(place) : nlohmann::json()) + ", the run has " +
+                   shown(resumed.contains(place) ? resumed.at(place) : nlohmann::json()));
+    }
+  }
+  const InterruptGuard guard;
+  const std::unique_ptr<Executor> executor = make_executor(common);
+  if (folder != nullptr) {
+    run.resume(*executor, folder->resume_archive());
+    folder->cut_metrics(run.trainer().completed_steps());
+  } else {
+    run.start(*executor);
+    const std::string name = Path(options.config).stem().string();
+    folder = RunFolder::create(options.out.empty() ? Path("runs") / name : Path(options.out), options.force);
+  }
+  folder->write_config(run.resolved());
+  const Index first = run.trainer().completed_steps();
+  Reporter reporter(common, run, first);
+  reporter.say("training " + std::to_string(run.trainer().stack().registry().total()) + " parameters on " +
+               std::to_string(run.training_bytes()) + " bytes of " + std::to_string(run.files()) + " file(s), " +
+               executor->name() + " (" + executor->instruction_set() + ", " + std::to_string(executor->threads()) +
+               " threads), in " + folder->folder().string() +
+               (first > 0 ? ", resumed at step " + std::to_string(first) : std::string()));
+  const TrainingResult result = run.run(*folder, reporter.events());
+  reporter.finish();
+  reporter.emit({{"finished", !result.interrupted},
+                 {"step", result.step},
+                 {"loss", static_cast<double>(result.loss)},
+                 {"checkpoint", result.checkpoint.string()}});
+  if (result.interrupted) {
+    spdlog::warn("interrupted after step {}; go on with: samba train --resume {}", result.step,
+                 folder->folder().string());
+    return kInterruptedExitCode;
+  }
+  if (!common.json) {
+    try {
+      print(result.checkpoint.string() + "\n");
+    } catch (const OutputClosed&) {
+      return 0;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
 void add_train_command(CLI::App& app, CommandLine& line) {
-  CLI::App* command = app.add_subcommand("train", "");
-  line.on(command, "samba train", []() -> int { refuse_unsupported("samba train is not in this build"); });
+  auto options = std::make_shared<TrainOptions>();
+  CLI::App* command = app.add_subcommand("train", "train a model from text, or go on with a run");
+  command->add_option("--config", options->config, "the configuration (JSON; configs/schema.json describes it)");
+  command->add_option("--data", options->data, "text files and folders, instead of the config's");
+  command->add_option("--out", options->out, "folder of the run (default: runs/NAME, NAME of the config)");
+  command->add_option("--resume", options->resume, "go on in this run folder, or from one of its checkpoints");
+  command->add_flag("--force", options->force, "move a run that is in the way to DIR.old-N");
+  command->add_option("--steps", options->steps, "steps in all, instead of the config's")->check(CLI::PositiveNumber);
+  command->add_option("--set", options->set, "a field of the config: optimizer.lr=0.001 (repeatable)")
+      ->allow_extra_args(false);
+  command->add_flag("--print-config", options->print_config, "print the resolved configuration and stop");
+  line.on(command, "samba train --config configs/quickstart.json --out runs/first",
+          [options, &line] { return train(*options, line.common); });
 }
 
 }  // namespace samba::apps
