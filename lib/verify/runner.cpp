@@ -52,6 +52,12 @@ double number_of(const json& value) {
   refuse_corrupt("case", "not a number: " + value.dump());
 }
 
+const json& member_or_empty(const json& object, const char* name) {
+  static const json empty = json::object();
+  const auto found = object.find(name);
+  return found == object.end() ? empty : *found;
+}
+
 std::string_view kind_word(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::value:

@@ -70,6 +70,9 @@ Layout layout_of(const std::string& name);  // "NN", "NT", "TN"
 // A number of a case: a JSON number, or "inf", "-inf", "nan".
 double number_of(const json& value);
 
+// The member of an object, or an empty object when it has none of this name. What it gives outlives a loop over it.
+const json& member_or_empty(const json& object, const char* name);
+
 // "value", "type", "unsupported", "corrupt"
 std::string_view kind_word(ErrorKind kind);
 

@@ -21,6 +21,21 @@ const std::map<std::string, KindRunner> kRunners = {
     {"accumulate", run_accumulate},
     {"accumulation_is_aligned", run_accumulation_is_aligned},
     {"generator", run_generator},
+    {"block", run_block},
+    {"cross_entropy", run_cross_entropy},
+    {"clip_grad_norm", run_clip_grad_norm},
+    {"chunked_lm_head_loss", run_chunked_lm_head_loss},
+    {"optimizer", run_optimizer},
+    {"schedules", run_schedules},
+    {"init", run_init},
+    {"stack_train", run_stack_train},
+    {"stack_refusal", run_stack_refusal},
+    {"tutorial", run_tutorial},
+    {"checkpoint_variants", run_checkpoint_variants},
+    {"hash_block", run_hash_block},
+    {"samba_train", run_samba_train},
+    {"samba_infer", run_samba_infer},
+    {"columns", run_column},
 };
 
 // Features of the files that samba does not have: why the case is not run.

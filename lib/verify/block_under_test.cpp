@@ -1,0 +1,129 @@
+#include "samba/verify/block_under_test.h"
+
+#include "samba/verify/slices.h"
+
+namespace samba::verify {
+
+Array BlockUnderTest::advance(const json& call, const Array& x) {
+  const std::string op = call.at("op");
+  if (op == "steps") {
+    std::vector<Array> outputs;
+    for (Index t = 0; t < x.shape().at(1); ++t) outputs.push_back(one_step(call, slice(x, 1, t, t + 1)));
+    return join(outputs, 1);
+  }
+  if (op == "step") return one_step(call, x);
+  if (call.value("session", false)) return session(call).forward(x);
+  if (call.contains("lengths")) {
+    const auto lengths = call["lengths"].get<std::vector<Index>>();
+    if (call.contains("state")) module_.forward(x, state(call), lengths);  // refused
+    return module_.forward(x, lengths);
+  }
+  return call.contains("state") ? module_.forward(x, state(call)) : module_.forward(x);
+}
+
+Array BlockUnderTest::one_step(const json& call, ConstArray x) {
+  if (call.value("session", false)) return session(call).step(std::move(x));
+  if (!call.contains("state")) module_.step(std::move(x));  // refused
+  return module_.step(std::move(x), state(call));
+}
+
+void BlockUnderTest::manage(const json& call, const Resolve& resolve) {
+  const std::string op = call.at("op");
+  if (op == "state") {
+    const std::string name = call.at("state");
+    sessions_.erase(name);
+    states_[name] = module_.allocate_state(call.at("batch_size").get<Index>(), call.value("max_tokens", Index{0}));
+    if (call.contains("set")) set(*states_[name], call["set"], resolve);
+  } else if (op == "set_state") {
+    set(state(call), call.at("set"), resolve);
+  } else if (op == "set_input_states") {
+    state(call).set_input_states(resolve(call.at("theta")), resolve(call.at("h")), resolve(call.at("k")),
+                                 resolve(call.at("v")));
+  } else if (op == "set_weight") {
+    module_.set_weight(call.at("name"), resolve(call.at("value")));
+  } else if (op == "open") {
+    sessions_[call.at("state")] = std::make_unique<DecodeSession>(module_.open_session(state(call)));
+  } else if (op == "sync") {
+    session(call).sync_state();
+  } else if (op == "load") {
+    session(call).load_state();
+  } else if (op == "close") {
+    session(call).close();
+  } else if (op == "discard") {
+    session(call).discard();
+  } else {
+    throw Error(ErrorKind::internal, "no op of a block: " + op);
+  }
+}
+
+ModuleState& BlockUnderTest::state(const json& call) {
+  const auto found = states_.find(call.at("state"));
+  if (found == states_.end()) refuse_corrupt("case", "no state of the name " + call["state"].dump());
+  return *found->second;
+}
+
+DecodeSession& BlockUnderTest::session(const json& call) {
+  const auto found = sessions_.find(call.at("state"));
+  if (found == sessions_.end()) refuse_corrupt("case", "no session on the state " + call["state"].dump());
+  return *found->second;
+}
+
+void BlockUnderTest::set(ModuleState& state, const json& values, const Resolve& resolve) {
+  ArrayMap arrays;
+  std::map<std::string, Index> counters;
+  for (const auto& [key, value] : values.items()) {
+    if (key != "pieces") counters[key] = value.is_boolean() ? Index{value.get<bool>()} : value.get<Index>();
+  }
+  ConstArrayMap pieces;
+  if (values.contains("pieces")) {
+    for (const auto& [name, reference] : values["pieces"].items()) {
+      pieces[name] = arrays.emplace(name, resolve(reference)).first->second.view();
+    }
+  }
+  state.set(pieces, counters);
+}
+
+BlockUnderTest::Snapshot BlockUnderTest::snapshot() const {
+  Snapshot taken;
+  for (const auto& [name, state] : states_) {
+    taken.pieces[name] = state->pieces();
+    taken.counters[name] = state->counters();
+  }
+  return taken;
+}
+
+void BlockUnderTest::check_unchanged(Checker& check, const std::string& where, const Snapshot& before) const {
+  const Snapshot after = snapshot();
+  for (const auto& [state, pieces] : before.pieces) {
+    for (const auto& [piece, array] : pieces) {
+      const Array& now = after.pieces.at(state).at(piece);
+      check.text(where + ": " + state + "." + piece + " after the refusal", sha256_of(now), sha256_of(array));
+    }
+    for (const auto& [counter, value] : before.counters.at(state)) {
+      check.integer(where + ": " + state + "." + counter + " after the refusal", after.counters.at(state).at(counter),
+                    value);
+    }
+  }
+}
+
+void check_counters(Checker& check, const std::string& where, const json& expected,
+                    const std::map<std::string, Index>& got) {
+  for (const auto& [counter, value] : expected.items()) {
+    if (counter == "pieces") continue;
+    const auto found = got.find(counter);
+    const Index want = value.is_boolean() ? Index{value.get<bool>()} : value.get<Index>();
+    check.holds(where + "." + counter, found != got.end(), "the state has no counter of this name");
+    if (found != got.end()) check.integer(where + "." + counter, found->second, want);
+  }
+}
+
+void StageChecker::record(std::string_view name, const Shape& shape, const float* device) {
+  const std::string full = prefix_ + std::string(name);
+  const Array* want = run_.test.tensors.find(full);
+  if (want == nullptr) return;
+  Array got = Array::zeros(shape);
+  if (got.byte_size() > 0) run_.executor.memory().copy_to_host(got.data(), device, got.byte_size());
+  run_.check.array(full, got, *want);
+}
+
+}  // namespace samba::verify
