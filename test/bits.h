@@ -12,9 +12,7 @@
 
 namespace samba {
 
-inline bool same_bits(float a, float b) {
-  return to_bits(a) == to_bits(b) || (is_nan(a) && is_nan(b));
-}
+inline bool same_bits(float a, float b) { return to_bits(a) == to_bits(b) || (is_nan(a) && is_nan(b)); }
 
 // The number of float32 values between two: neighbours are 1 apart, -0.0 and +0.0 also.
 inline std::int64_t ulp_distance(float a, float b) {
