@@ -11,6 +11,7 @@
 #include "samba/backends/cpu/random.h"
 #include "samba/backends/cpu/rope.h"
 #include "samba/backends/host_memory.h"
+#include "samba/backends/reference/conv.h"
 #include "samba/backends/reference/mamba3.h"
 #include "samba/core/error.h"
 
@@ -63,6 +64,7 @@ class CpuExecutor final : public Executor {
 
   Memory& memory() override { return memory_; }
   AttentionKernels& attention() override { return attention_; }
+  ConvKernels& conv() override { return conv_; }
   ElementwiseKernels& elementwise() override { return elementwise_; }
   EmbeddingKernels& embedding() override { return embedding_; }
   LinearKernels& linear() override { return linear_; }
@@ -78,6 +80,7 @@ class CpuExecutor final : public Executor {
   Context context_;
   HostMemory memory_;
   AttentionCpu attention_{context_};
+  reference::ConvReference conv_;
   ElementwiseCpu elementwise_{context_};
   EmbeddingCpu embedding_{context_};
   LinearCpu linear_{context_};

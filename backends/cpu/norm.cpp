@@ -232,6 +232,34 @@ void mamba_backward_rows(const NormGradientRows& g, Index first, Index end) {
   });
 }
 
+void mamba12_backward_rows(const NormGradientRows& g, Index first, Index end) {
+  over_row_groups(first, end, [&](auto d, Index row, Index rows) HWY_ATTR {
+    const SimdLanes<decltype(d)> k{};
+    const Index at = row * g.width;
+    HWY_ALIGN float sums[hn::MaxLanes(d)] = {};
+    std::copy_n(g.sumsq + row, rows, sums);
+    const auto root = reciprocal_root(d, k.flush(hn::Load(d, sums)), g.width, g.eps);
+    const auto cube = k.flush(k.mul(k.flush(k.mul(root, root)), root));
+    const RowValues dots(d, serial_product(d, g.dy + at, g.x + at, g.weight, g.width, rows)), roots(d, root);
+    const RowValues shares(d, elementary::divide(k, cube, k.set(static_cast<float>(g.width))));
+    if (g.dot != nullptr) std::copy_n(dots.at, rows, g.dot + row);
+    const Lanes l{};
+    for (Index r = 0; r < rows; ++r) {
+      const Index begin = at + r * g.width;
+      const auto rstd = l.set(roots.at[r]), share = l.set(shares.at[r]), c = l.set(dots.at[r]);
+      over_vectors(l.d, 0, g.width, [&](auto io, Index j) HWY_ATTR {
+        const auto x = l.flush(io.load(g.x + begin + j)), dy = l.flush(io.load(g.dy + begin + j));
+        const auto gradient = l.flush(l.mul(dy, l.flush(io.load(g.weight + j))));
+        const auto along = l.flush(l.mul(l.flush(l.mul(share, x)), c));
+        auto dv = l.flush(l.sub(l.flush(l.mul(rstd, gradient)), along));
+        if (g.residual_gradient != nullptr) dv = l.add(l.flush(io.load(g.residual_gradient + begin + j)), dv);
+        io.store(l.mul(dy, l.flush(l.mul(x, rstd))), g.weight_rows + begin + j);
+        io.store(dv, g.dx + begin + j);
+      });
+    }
+  });
+}
+
 }  // namespace samba::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -248,6 +276,7 @@ HWY_EXPORT(layer_norm_backward_rows);
 HWY_EXPORT(layer_norm_weight_columns);
 HWY_EXPORT(mamba_rows);
 HWY_EXPORT(mamba_backward_rows);
+HWY_EXPORT(mamba12_backward_rows);
 
 constexpr Index kGrain = 8192;  // floats a thread should have to be worth its start
 constexpr Index kRowUnit = 16;  // rows that fill the lanes of every target
@@ -340,6 +369,18 @@ void NormCpu::mamba_norm_backward(Index rows, Index width, float eps, const floa
   float* weight_rows = row_scratch(rows * width);
   context_.parallel(rows, row_grain(width), [&](Index first, Index end, int) {
     run({width, e, x, weight, dy, sumsq, residual_gradient, dx, weight_rows, nullptr}, first, end);
+  });
+  linear_.column_sum(rows, width, weight_rows, d_weight);
+}
+
+void NormCpu::mamba12_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight,
+                                    const float* sumsq, const float* dy, const float* residual_gradient, float* dx,
+                                    float* d_weight, float* dot) {
+  const auto run = SAMBA_CPU_KERNEL(context_, mamba12_backward_rows);
+  const Epsilon e = epsilon(eps);
+  float* weight_rows = row_scratch(rows * width);
+  context_.parallel(rows, row_grain(width), [&](Index first, Index end, int) {
+    run({width, e, x, weight, dy, sumsq, residual_gradient, dx, weight_rows, dot}, first, end);
   });
   linear_.column_sum(rows, width, weight_rows, d_weight);
 }

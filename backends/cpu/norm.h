@@ -56,6 +56,9 @@ class NormCpu final : public NormKernels {
                           float* sumsq) override;
   void mamba_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight, const float* sumsq,
                            const float* dy, const float* residual_gradient, float* dx, float* d_weight) override;
+  void mamba12_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight,
+                             const float* sumsq, const float* dy, const float* residual_gradient, float* dx,
+                             float* d_weight, float* dot) override;
 
  private:
   float* row_scratch(Index count);  // kept between calls

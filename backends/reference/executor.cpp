@@ -2,6 +2,7 @@
 
 #include "samba/backends/host_memory.h"
 #include "samba/backends/reference/attention.h"
+#include "samba/backends/reference/conv.h"
 #include "samba/backends/reference/elementwise.h"
 #include "samba/backends/reference/embedding.h"
 #include "samba/backends/reference/linear.h"
@@ -24,6 +25,7 @@ class ReferenceExecutor final : public Executor {
 
   Memory& memory() override { return memory_; }
   AttentionKernels& attention() override { return attention_; }
+  ConvKernels& conv() override { return conv_; }
   ElementwiseKernels& elementwise() override { return elementwise_; }
   EmbeddingKernels& embedding() override { return embedding_; }
   LinearKernels& linear() override { return linear_; }
@@ -37,6 +39,7 @@ class ReferenceExecutor final : public Executor {
  private:
   HostMemory memory_;
   AttentionReference attention_;
+  ConvReference conv_;
   ElementwiseReference elementwise_;
   EmbeddingReference embedding_;
   LinearReference linear_;

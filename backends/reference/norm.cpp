@@ -197,6 +197,20 @@ SAMBA_FMA_CLONES void mamba_norm_row_backward(const MambaRow& r, float* dx, floa
   }
 }
 
+// RMSB of spec 32 section 2; returns the chain c.
+SAMBA_FMA_CLONES float mamba12_norm_row_backward(const MambaRow& r, float* dx, float* weight_row) {
+  float c = 0.0F;
+  for (Index j = 0; j < r.width; ++j) c = mad(mul(r.dy[j], r.weight[j]), r.x[j], c);
+  const float q = div(mul(mul(r.rstd, r.rstd), r.rstd), static_cast<float>(r.width));
+  for (Index j = 0; j < r.width; ++j) {
+    const float gradient = mul(r.dy[j], r.weight[j]);
+    const float dv = sub(mul(r.rstd, gradient), mul(mul(q, r.x[j]), c));
+    weight_row[j] = mul(r.dy[j], mul(r.x[j], r.rstd));
+    dx[j] = r.residual_gradient != nullptr ? add(r.residual_gradient[j], dv) : dv;
+  }
+  return c;
+}
+
 std::vector<float> matrix(Index rows, Index width) {
   return std::vector<float>(static_cast<std::size_t>(rows * width));
 }
@@ -272,6 +286,21 @@ void NormReference::mamba_norm_backward(Index rows, Index width, float eps, cons
     const float rstd = reciprocal_root(sumsq[i], width, eps);
     mamba_norm_row_backward({width, x + at, weight, dy + at, residual_gradient + at, rstd}, dx + at,
                             weight_rows.data() + at);
+  }
+  column_sum(rows, width, weight_rows, d_weight);
+}
+
+void NormReference::mamba12_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight,
+                                          const float* sumsq, const float* dy, const float* residual_gradient,
+                                          float* dx, float* d_weight, float* dot) {
+  std::vector<float> weight_rows = matrix(rows, width);
+  for (Index i = 0; i < rows; ++i) {
+    const Index at = i * width;
+    const float rstd = reciprocal_root(sumsq[i], width, eps);
+    const float* residual = residual_gradient != nullptr ? residual_gradient + at : nullptr;
+    const float c =
+        mamba12_norm_row_backward({width, x + at, weight, dy + at, residual, rstd}, dx + at, weight_rows.data() + at);
+    if (dot != nullptr) dot[i] = c;
   }
   column_sum(rows, width, weight_rows, d_weight);
 }

@@ -21,6 +21,9 @@ class NormReference final : public NormKernels {
                           float* sumsq) override;
   void mamba_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight, const float* sumsq,
                            const float* dy, const float* residual_gradient, float* dx, float* d_weight) override;
+  void mamba12_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight,
+                             const float* sumsq, const float* dy, const float* residual_gradient, float* dx,
+                             float* d_weight, float* dot) override;
 };
 
 }  // namespace samba::reference

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "samba/kernels/attention.h"
+#include "samba/kernels/conv.h"
 #include "samba/kernels/elementwise.h"
 #include "samba/kernels/embedding.h"
 #include "samba/kernels/linear.h"
@@ -36,6 +37,7 @@ class Executor {
   virtual RandomKernels& random() = 0;
   virtual LossKernels& loss() = 0;
   virtual OptimizerKernels& optimizer() = 0;
+  virtual ConvKernels& conv() = 0;
   virtual RopeKernels& rope() = 0;
   virtual AttentionKernels& attention() = 0;
   virtual Mamba3Kernels& mamba3() = 0;

@@ -28,7 +28,7 @@ class NormKernels {
   virtual void layer_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight,
                                    const float* dy, float* dx, float* d_weight, float* d_bias) = 0;
 
-  // The Mamba blocks' norm: 32 lanes and a pairwise tree. eps is 1e-5 there. width is a multiple of 32.
+  // The Mamba blocks' norm: 32 lanes and a pairwise tree. eps is 1e-5 there.
   virtual void mamba_norm_forward(Index rows, Index width, float eps, const float* x, const float* weight, float* y,
                                   float* sumsq) = 0;
   // Spec 41 section 3.16: dx = rs * (dy*w - x*cor) + residual_gradient; d_weight is a column sum over the rows.
@@ -36,6 +36,12 @@ class NormKernels {
   virtual void mamba_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight,
                                    const float* sumsq, const float* dy, const float* residual_gradient, float* dx,
                                    float* d_weight) = 0;
+  // RMSB of spec 32 section 2, the Mamba-1 and Mamba-2 blocks' own rounding of the same gradient:
+  //   dv = (rs * (dy*w)) - ((div(rs^3, width) * x) * c), dx = residual_gradient + dv; d_weight as above.
+  // residual_gradient null: dx = dv. dot[rows], the chain c, may be null. dx may be dy or residual_gradient.
+  virtual void mamba12_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight,
+                                     const float* sumsq, const float* dy, const float* residual_gradient, float* dx,
+                                     float* d_weight, float* dot) = 0;
 };
 
 }  // namespace samba
