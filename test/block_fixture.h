@@ -1,6 +1,7 @@
 // Blocks with drawn weights for the tests of lib/blocks, and the executors they run on.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -61,6 +62,11 @@ inline Array batch_row(const Array& x, Index row) {
   const Index floats = x.shape()[1] * x.shape()[2];
   return Array::from_floats({1, x.shape()[1], x.shape()[2]}, x.floats().subspan(static_cast<std::size_t>(row * floats),
                                                                                 static_cast<std::size_t>(floats)));
+}
+
+// Not the same bits; says nothing, unlike bits_equal.
+inline bool differ(std::span<const float> a, std::span<const float> b) {
+  return !std::equal(a.begin(), a.end(), b.begin(), b.end(), same_bits);
 }
 
 // The message of the Error that `call` throws, after its kind: "value: ..."; empty when it throws none.
