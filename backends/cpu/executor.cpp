@@ -6,13 +6,13 @@
 #include "samba/backends/cpu/embedding.h"
 #include "samba/backends/cpu/linear.h"
 #include "samba/backends/cpu/loss.h"
+#include "samba/backends/cpu/mamba3.h"
 #include "samba/backends/cpu/norm.h"
 #include "samba/backends/cpu/optimizer.h"
 #include "samba/backends/cpu/random.h"
 #include "samba/backends/cpu/rope.h"
 #include "samba/backends/host_memory.h"
 #include "samba/backends/reference/conv.h"
-#include "samba/backends/reference/mamba3.h"
 #include "samba/core/error.h"
 
 namespace samba::cpu {
@@ -85,7 +85,7 @@ class CpuExecutor final : public Executor {
   EmbeddingCpu embedding_{context_};
   LinearCpu linear_{context_};
   LossCpu loss_{context_};
-  reference::Mamba3Reference mamba3_;
+  Mamba3Cpu mamba3_{context_};
   NormCpu norm_{context_, linear_};
   OptimizerCpu optimizer_{context_};
   RandomCpu random_{context_};
