@@ -54,12 +54,6 @@ void map_unary(UnaryFunction function, Index first, Index end, const float* x, f
 }
 #undef SAMBA_MAP_UNARY
 
-// Signed integers in the order of spec 10 section 2.10, and back: the map is its own inverse.
-template <class L>
-HWY_INLINE typename L::I order_key(const L& l, typename L::I bits) {
-  return hn::Xor(bits, hn::And(l.template shift_right<31>(bits), l.set_int(0x7FFFFFFF)));
-}
-
 HWY_INLINE Lanes::I flushed_key(const Lanes& l, Lanes::F x) { return order_key(l, l.as_int(flush_store(l.d, x))); }
 
 HWY_INLINE Lanes::F ordered_max(const Lanes& l, Lanes::F a, Lanes::F b) {
