@@ -210,6 +210,11 @@ void ElementwiseCpu::zero_padding(Index batch, Index length, Index width, const 
   }
 }
 
+void ElementwiseCpu::copy_columns(Index rows, Index width, const float* from, Index from_stride, float* to,
+                                  Index to_stride) {
+  for (Index row = 0; row < rows; ++row) std::copy_n(from + row * from_stride, width, to + row * to_stride);
+}
+
 Index ElementwiseCpu::first_non_finite(Index n, const float* x) {
   const auto run = SAMBA_CPU_KERNEL(context_, find_non_finite);
   std::atomic<Index> lowest{n};
