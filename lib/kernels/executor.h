@@ -12,7 +12,6 @@
 #include "samba/kernels/embedding.h"
 #include "samba/kernels/linear.h"
 #include "samba/kernels/loss.h"
-#include "samba/kernels/mamba1.h"
 #include "samba/kernels/mamba3.h"
 #include "samba/kernels/memory.h"
 #include "samba/kernels/norm.h"
@@ -41,7 +40,6 @@ class Executor {
   virtual ConvKernels& conv() = 0;
   virtual RopeKernels& rope() = 0;
   virtual AttentionKernels& attention() = 0;
-  virtual Mamba1Kernels& mamba1() = 0;
   virtual Mamba3Kernels& mamba3() = 0;
 };
 

@@ -224,8 +224,8 @@ void SambaStack::Impl::require_finite(const char* name, Index count, const float
                   (is_nan(value) ? "NaN" : "infinity"));
 }
 
-void SambaStack::Impl::record(const std::string& name, const Shape& shape, const float* device) {
-  if (recorder != nullptr) recorder->record(name, shape, device);
+void SambaStack::Impl::record(std::string_view name, std::initializer_list<Index> shape, const float* device) {
+  if (recorder != nullptr) recorder->record(name, Shape(shape), device);
 }
 
 }  // namespace samba

@@ -29,7 +29,7 @@ float* SambaStack::Impl::run_layers(std::span<const std::int32_t> ids, Index bat
   executor.memory().copy_to_device(device_ids, ids.data(), ids.size_bytes());
   float* hidden = workspace.floats(count);
   float* next = workspace.floats(count);
-  const Shape shape{batch, length, config.d_model};
+  const std::initializer_list<Index> shape = {batch, length, config.d_model};
   executor.embedding().embedding_forward(rows, config.d_model, device_ids, embedding(), hidden);
   record("embed", shape, hidden);
   for (std::size_t i = 0; i < blocks.size(); ++i) {

@@ -23,7 +23,7 @@ void check_rows(Index rows) {
 std::vector<float*> SambaStack::Impl::run_layers_keeping(const std::int32_t* device_ids, Index batch, Index length,
                                                          const DropoutKey* dropout) {
   const Index count = batch * length * config.d_model;
-  const Shape shape{batch, length, config.d_model};
+  const std::initializer_list<Index> shape = {batch, length, config.d_model};
   std::vector<float*> inputs;
   for (std::size_t i = 0; i <= blocks.size(); ++i) inputs.push_back(workspace.floats(count));
   executor.embedding().embedding_forward(batch * length, config.d_model, device_ids, embedding(), inputs[0]);
@@ -135,7 +135,7 @@ void SambaStack::Impl::backward(const std::int32_t* device_ids, Index batch, Ind
                                 const DropoutKey* dropout, float* gradient) {
   const Index rows = batch * length;
   const Index width = config.d_model;
-  const Shape shape{batch, length, width};
+  const std::initializer_list<Index> shape = {batch, length, width};
   const auto gradient_of = [&](std::size_t index) { return gradient + registry.tensors()[index].offset; };
 
   float* d_hidden = workspace.floats(rows * width);

@@ -1,8 +1,10 @@
 // The inside of SambaStack, shared by its forward and its gradient.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "samba/model/samba_stack.h"
@@ -23,7 +25,8 @@ struct SambaStack::Impl {
   void refuse_if_inference(const char* call) const;
   // Error(value) of class non_finite that names the tensor and the flat index.
   void require_finite(const char* name, Index count, const float* device);
-  void record(const std::string& name, const Shape& shape, const float* device);
+  // An initializer list, unlike a Shape, takes no memory when nobody listens: a decode step allocates nothing.
+  void record(std::string_view name, std::initializer_list<Index> shape, const float* device);
 
   // Refuses before anything runs: another batch or stack, capacity, positions.
   void check_call(const SambaState* state, Index batch, Index length) const;

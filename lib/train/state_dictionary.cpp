@@ -22,6 +22,13 @@ constexpr const char* kOptimizerKind = "adamw";
   refuse_corrupt(error_class, source + " cannot be loaded (" + error_class + "): " + reason);
 }
 
+// An integer in [0, most]. The library's own comparisons take integers above 2^63 for negative ones.
+bool is_count(const Json& value, std::uint64_t most) {
+  if (!is_integer(value)) return false;
+  if (!value.is_number_unsigned() && value.get<std::int64_t>() < 0) return false;
+  return value.get<std::uint64_t>() <= most;
+}
+
 const Json& member(const Json& object, const char* name) {
   static const Json kAbsent;
   const auto found = object.find(name);
@@ -70,7 +77,7 @@ OptimizerSettings parse_optimizer(const Json& optimizer, const std::string& sour
   if (!optimizer.contains("max_norm")) refuse(source, "optimizer", "optimizer.max_norm is missing");
   if (!optimizer["max_norm"].is_null()) settings.max_norm = number(optimizer, "max_norm", source);
   const Json& steps = member(optimizer, "accumulation_steps");
-  if (!is_integer(steps) || steps < 1 || steps > (std::int64_t{1} << 40)) {
+  if (!is_count(steps, std::uint64_t{1} << 40)) {
     refuse(source, "optimizer",
            "optimizer.accumulation_steps must be a power of two, got " + shown(optimizer, "accumulation_steps"));
   }
@@ -86,10 +93,10 @@ OptimizerSettings parse_optimizer(const Json& optimizer, const std::string& sour
 GeneratorState parse_generator(const Json& rng, const std::string& source) {
   const Json& seed = member(rng, "seed");
   const Json& counter = member(rng, "counter");
-  if (!is_integer(seed) || seed < 0) {
+  if (!is_count(seed, UINT64_MAX)) {
     refuse(source, "rng", "rng.seed must be an integer in [0, 2^64), got " + shown(rng, "seed"));
   }
-  if (!is_integer(counter) || counter < 0 || counter > Generator::kStreams) {
+  if (!is_count(counter, Generator::kStreams)) {
     refuse(source, "rng", "rng.counter must be an integer in [0, 2^32], got " + shown(rng, "counter"));
   }
   return {seed.get<std::uint64_t>(), counter.get<std::uint64_t>()};
@@ -144,7 +151,7 @@ Registry parse_state_registry(const Json& state, const SambaConfig& config, cons
 
 void check_state_metadata(const Json& state, const std::string& source) {
   const Json& t = member(state, "t");
-  if (!is_integer(t) || t < 0 || t >= INT64_MAX) {
+  if (!is_count(t, INT64_MAX - 1)) {
     refuse(source, "metadata", "t must be an integer, at least 0, got " + shown(state, "t"));
   }
   const Json& optimizer = member(state, "optimizer");
