@@ -89,12 +89,26 @@ struct ForwardCase {
   KeyValueView view;
 };
 
-ForwardCase draw_forward(Draw& draw, Values values) {
+AttentionShape draw_forward_shape(Draw& draw, Values values) {
+  AttentionShape shape = draw_shape(draw, 70);
+  shape.first_position = draw.one_in(2) ? 0 : draw.between(0, 60);
+  if (draw.one_in(4)) shape.softcap = values == Values::huge ? 0x1.fffffep127F : 1.5F;
+  return shape;
+}
+
+// Enough work for several threads: a prefill, decode steps with one head and with few a thread, a chunk, a window.
+const AttentionShape kLargeForwards[] = {{2, 100, 4, 2, 64, 0, 0, {}},  {1, 1, 6, 6, 64, 0, 700, {}},
+                                         {1, 1, 6, 1, 62, 0, 700, {}},  {1, 3, 2, 1, 128, 0, 300, {}},
+                                         {1, 130, 3, 3, 32, 40, 0, {}}, {1, 1, 4, 2, 64, 600, 900, {}}};
+
+// Backwards with a whole KV head a thread, and with fewer KV heads than threads.
+const AttentionShape kLargeBackwards[] = {
+    {3, 70, 4, 2, 32, 0, 0, {}}, {1, 100, 2, 1, 48, 0, 0, {}}, {1, 110, 3, 3, 22, 30, 0, {}}};
+
+ForwardCase draw_forward(Draw& draw, const AttentionShape& shape, Values values) {
   ForwardCase c;
-  c.shape = draw_shape(draw, 70);
-  AttentionShape& s = c.shape;
-  s.first_position = draw.one_in(2) ? 0 : draw.between(0, 60);
-  if (draw.one_in(4)) s.softcap = values == Values::huge ? 0x1.fffffep127F : 1.5F;
+  c.shape = shape;
+  const AttentionShape& s = c.shape;
   Index slots = s.keys();
   if (s.queries == 1 && s.window > 0) {
     c.view.ring = s.window;
@@ -140,11 +154,10 @@ TEST_CASE("attention forward on the cpu executor has the reference's bits") {
   std::vector<ForwardCase> cases;
   std::vector<ForwardResult> wanted;
   for (int round = 0; round < 14; ++round) {
-    for (Values values : kAllValues) {
-      cases.push_back(draw_forward(draw, values));
-      wanted.push_back(run_forward(*reference, cases.back(), true));
-    }
+    for (Values values : kAllValues) cases.push_back(draw_forward(draw, draw_forward_shape(draw, values), values));
   }
+  for (const AttentionShape& shape : kLargeForwards) cases.push_back(draw_forward(draw, shape, Values::plain));
+  for (const ForwardCase& c : cases) wanted.push_back(run_forward(*reference, c, true));
   with_every_cpu([&](Executor& cpu, const std::string& name) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       INFO(name << ", case " << i << ": " << text(cases[i].shape));
@@ -188,6 +201,17 @@ struct BackwardCase {
   Floats q, k, v, d_context;
 };
 
+BackwardCase draw_backward(Draw& draw, const AttentionShape& s, Values values) {
+  const Index rows = s.batch * s.queries;
+  BackwardCase c;
+  c.shape = s;
+  c.q = draw.floats(rows * s.n_heads * s.head_dim, values);
+  c.k = draw.floats(rows * s.n_kv_heads * s.head_dim, values);
+  c.v = draw.floats(rows * s.n_kv_heads * s.head_dim, values == Values::huge ? Values::plain : values);
+  c.d_context = draw.floats(rows * s.n_heads * s.head_dim, values);
+  return c;
+}
+
 struct BackwardResult {
   Floats dq, dk, dv, d_weights, z_dot, d_masked, d_scores;
 };
@@ -217,19 +241,10 @@ TEST_CASE("attention backward on the cpu executor has the reference's bits") {
   std::vector<BackwardCase> cases;
   std::vector<BackwardResult> wanted;
   for (int round = 0; round < 10; ++round) {
-    for (Values values : kAllValues) {
-      BackwardCase c;
-      c.shape = draw_shape(draw, 80);
-      const AttentionShape& s = c.shape;
-      const Index rows = s.batch * s.queries;
-      c.q = draw.floats(rows * s.n_heads * s.head_dim, values);
-      c.k = draw.floats(rows * s.n_kv_heads * s.head_dim, values);
-      c.v = draw.floats(rows * s.n_kv_heads * s.head_dim, values == Values::huge ? Values::plain : values);
-      c.d_context = draw.floats(rows * s.n_heads * s.head_dim, values);
-      wanted.push_back(run_backward(*reference, c, true));
-      cases.push_back(std::move(c));
-    }
+    for (Values values : kAllValues) cases.push_back(draw_backward(draw, draw_shape(draw, 80), values));
   }
+  for (const AttentionShape& shape : kLargeBackwards) cases.push_back(draw_backward(draw, shape, Values::plain));
+  for (const BackwardCase& c : cases) wanted.push_back(run_backward(*reference, c, true));
   with_every_cpu([&](Executor& cpu, const std::string& name) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       INFO(name << ", case " << i << ": " << text(cases[i].shape));

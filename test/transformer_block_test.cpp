@@ -293,6 +293,25 @@ TEST_CASE("on the cpu a decode step allocates nothing once the lengths have been
   }
 }
 
+TEST_CASE("on the cpu a second training pass of a shape allocates nothing") {
+  for (const std::string& set : instruction_sets()) {
+    INFO(set);
+    const auto executor = make_executor("cpu", {.threads = 1, .instruction_set = set});
+    Fixture fixture(*executor, sizes(4, 2, 6, 20, 0));
+    const Array x = drawn(63, {2, 30, 24});
+    ArrayMap gradients = fixture.gradients(x, x);
+    std::vector<float*> pointers;
+    for (const WeightSpec& spec : fixture.block.weight_specs()) {
+      pointers.push_back(gradients.at(spec.name).floats().data());
+    }
+    const std::size_t before = allocations;
+    fixture.block.backward(2, 30, x.floats().data(), x.floats().data(), gradients.at("x").floats().data(), pointers,
+                           fixture.workspace, nullptr);
+    const std::size_t made = allocations - before;
+    CHECK(made == 0);
+  }
+}
+
 TEST_CASE("a call is refused for its positions, then its angles, then its capacity") {
   const auto executor = make_executor("reference");
   TransformerOptions options = sizes(2, 1, 4, 8, 0);

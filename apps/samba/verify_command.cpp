@@ -1,14 +1,101 @@
 // samba verify: the reference cases on the chosen device, and the checks of a checkpoint.
 
+#include "samba/verify/verify.h"
+
+#include <cstdio>
+
 #include "commands.h"
+#include "output.h"
+#include "progress.h"
+#include "samba/backends/registry.h"
 #include "samba/core/error.h"
+#include "samba/train/run_folder.h"
+#include "samba/verify/model_check.h"
 
 namespace samba::apps {
 
+namespace {
+
+struct VerifyFlags {
+  std::vector<std::string> cases;
+  std::string only;
+  std::string model;
+  bool all = false;
+  int tutorial_steps = -1;
+};
+
+int verify_recorded(const VerifyFlags& flags, const CommonOptions& common) {
+  const std::unique_ptr<Executor> executor = make_executor(common);
+  const std::vector<std::filesystem::path> paths(flags.cases.begin(), flags.cases.end());
+  verify::VerifyOptions options;
+  options.id_part = flags.only;
+  if (flags.tutorial_steps >= 0) options.most_tutorial_steps = static_cast<std::size_t>(flags.tutorial_steps);
+  const verify::VerifyReport report =
+      verify::verify_cases(*executor, paths, options, [&](const verify::CaseResult& result) {
+        const bool shown = flags.all || result.verdict == verify::Verdict::different;
+        if (shown && !common.json) print(verify::result_line(result) + "\n");
+      });
+  if (report.results.empty())
+    refuse_value("--cases holds no case" + (flags.only.empty() ? "" : " of --only " + flags.only));
+  if (common.json) {
+    print(verify::report_json(report, *executor).dump() + "\n");
+  } else {
+    print("device " + executor->name() + ", instruction set " + executor->instruction_set() + ", threads " +
+          std::to_string(executor->threads()) + "\n" + verify::summary_table(report) + verify::closing_line(report) +
+          "\n");
+  }
+  return report.passed() ? 0 : 1;
+}
+
+std::string check_line(const verify::ModelCheck& check) {
+  char line[512];
+  std::snprintf(line, sizeof line, "%-7s %-28s %8.2f s  ", check.passed ? "ok" : "FAILED", check.name.c_str(),
+                check.seconds);
+  return line + check.detail + "\n";
+}
+
+int verify_model(const VerifyFlags& flags, const CommonOptions& common) {
+  const Path path = find_checkpoint(flags.model);
+  const auto make = [&](const std::string& device, int threads) {
+    CommonOptions wanted = common;
+    if (!device.empty()) wanted.device = device;
+    if (threads > 0) wanted.threads = threads;
+    return make_executor(wanted);
+  };
+  const auto checks = verify::check_model(path, make, {}, [&](const verify::ModelCheck& check) {
+    if (!common.json) print(check_line(check));
+  });
+  std::size_t failed = 0;
+  nlohmann::json list = nlohmann::json::array();
+  for (const verify::ModelCheck& check : checks) {
+    failed += check.passed ? 0 : 1;
+    list.push_back(
+        {{"name", check.name}, {"passed", check.passed}, {"detail", check.detail}, {"seconds", check.seconds}});
+  }
+  if (common.json) {
+    print(nlohmann::json{{"file", path.string()}, {"failed", failed}, {"checks", std::move(list)}}.dump() + "\n");
+  } else {
+    print("checks: " + std::to_string(checks.size() - failed) + " passed, " + std::to_string(failed) + " failed\n");
+  }
+  return failed == 0 ? 0 : 1;
+}
+
+}  // namespace
+
 void add_verify_command(CLI::App& app, CommandLine& line) {
+  auto flags = std::make_shared<VerifyFlags>();
   CLI::App* command = app.add_subcommand("verify", "compare this machine, or a checkpoint, with the reference");
-  line.on(command, "samba verify --cases test/golden",
-          []() -> int { refuse_unsupported("samba verify has no suites in this build"); });
+  command->add_option("--cases", flags->cases, "files or folders of recorded cases; repeatable");
+  command->add_option("--only", flags->only, "with --cases: only the cases whose name holds this text");
+  command->add_flag("--all", flags->all, "with --cases: a line for every case, not only for those that differ");
+  command
+      ->add_option("--tutorial-steps", flags->tutorial_steps, "with --cases: at most so many steps of long trainings")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--model", flags->model, "check a checkpoint: a .samba file or a run folder");
+  line.on(command, "samba verify --cases test/golden --device cpu\n  samba verify --model runs/first", [flags, &line] {
+    if (flags->cases.empty() == flags->model.empty()) refuse_value("samba verify needs either --cases or --model");
+    return flags->model.empty() ? verify_recorded(*flags, line.common) : verify_model(*flags, line.common);
+  });
 }
 
 }  // namespace samba::apps

@@ -250,8 +250,9 @@ void AttentionCpu::attention_backward(const AttentionShape& shape, const float* 
   const Index heads = shape.batch * shape.n_kv_heads;
   const Index threads = context_.threads();
 
-  if (heads % threads == 0 || heads >= 4 * threads) {  // a thread takes whole KV heads
-    context_.parallel(heads, 1, [&](Index first, Index last, int thread) {
+  const Index grain = attention_grain(3 * order.group() * shape.queries * shape.queries * shape.head_dim);
+  if (heads % threads == 0 || heads >= 4 * threads || grain > 1) {  // a thread takes whole KV heads
+    context_.parallel(heads, grain, [&](Index first, Index last, int thread) {
       float* slot = context_.scratch(thread, slot_floats + 2 * sum_floats);
       float* dk_sum = slot + slot_floats;
       float* dv_sum = dk_sum + sum_floats;

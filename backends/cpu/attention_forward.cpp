@@ -235,7 +235,7 @@ Index balanced(Index i, Index count) { return i % 2 == 0 ? i / 2 : count - 1 - i
 void AttentionCpu::find_key_peaks(const AttentionShape& shape, const KeyValueView& view) {
   const Index heads = shape.batch * shape.n_kv_heads;
   key_peaks_.assign(static_cast<std::size_t>(heads), 0);
-  context_.parallel(heads, 1, [&](Index first, Index last, int) {
+  context_.parallel(heads, attention_grain(shape.keys() * shape.head_dim / 8), [&](Index first, Index last, int) {
     for (Index i = first; i < last; ++i) {
       std::uint32_t found = 0;
       for (Index p = shape.first_key(); p < shape.first_key() + shape.keys(); ++p) {
@@ -256,7 +256,8 @@ void AttentionCpu::attention_forward(const AttentionShape& shape, const float* q
     const Index piece = (rows + pieces - 1) / pieces;
     const Index units = (rows + piece - 1) / piece;
     const Index scratch = rounded_scratch(SAMBA_CPU_KERNEL(context_, attention_few_scratch)(shape, piece));
-    context_.parallel(heads * units, 1, [&](Index first, Index last, int thread) {
+    const Index grain = attention_grain(2 * piece * shape.keys() * shape.head_dim);
+    context_.parallel(heads * units, grain, [&](Index first, Index last, int thread) {
       float* own = context_.scratch(thread, scratch);
       for (Index i = first; i < last; ++i) {
         const Index head = i / units, row = i % units * piece;
@@ -271,7 +272,8 @@ void AttentionCpu::attention_forward(const AttentionShape& shape, const float* q
   const Index block_rows = SAMBA_CPU_KERNEL(context_, attention_block_rows)();
   const Index blocks = (rows + block_rows - 1) / block_rows;
   const Index scratch = rounded_scratch(SAMBA_CPU_KERNEL(context_, attention_block_scratch)(shape));
-  context_.parallel(heads * blocks, 1, [&](Index first, Index last, int thread) {
+  const Index grain = attention_grain(block_rows * shape.keys() * shape.head_dim);
+  context_.parallel(heads * blocks, grain, [&](Index first, Index last, int thread) {
     float* own = context_.scratch(thread, scratch);
     for (Index i = first; i < last; ++i) {
       const Index head = i / blocks;
@@ -286,8 +288,7 @@ void AttentionCpu::store_keys_values(const AttentionShape& shape, const float* k
                                      float* values, const KeyValueView& layout) {
   const auto bytes = static_cast<std::size_t>(shape.head_dim) * sizeof(float);
   const Index heads = shape.batch * shape.n_kv_heads;
-  const Index grain = std::max<Index>(1, 4096 / std::max<Index>(1, shape.queries));
-  context_.parallel(heads, grain, [&](Index first, Index last, int) {
+  context_.parallel(heads, attention_grain(shape.queries * shape.head_dim), [&](Index first, Index last, int) {
     for (Index i = first; i < last; ++i) {
       const Index b = i / shape.n_kv_heads, g = i % shape.n_kv_heads;
       for (Index t = 0; t < shape.queries; ++t) {

@@ -54,12 +54,6 @@ void map_unary(UnaryFunction function, Index first, Index end, const float* x, f
 }
 #undef SAMBA_MAP_UNARY
 
-// Signed integers in the order of spec 10 section 2.10, and back: the map is its own inverse.
-template <class L>
-HWY_INLINE typename L::I order_key(const L& l, typename L::I bits) {
-  return hn::Xor(bits, hn::And(l.template shift_right<31>(bits), l.set_int(0x7FFFFFFF)));
-}
-
 HWY_INLINE Lanes::I flushed_key(const Lanes& l, Lanes::F x) { return order_key(l, l.as_int(flush_store(l.d, x))); }
 
 HWY_INLINE Lanes::F ordered_max(const Lanes& l, Lanes::F a, Lanes::F b) {
@@ -214,6 +208,11 @@ void ElementwiseCpu::zero_padding(Index batch, Index length, Index width, const 
     float* row = x + b * length * width;
     std::fill(row + lengths[b] * width, row + length * width, 0.0F);
   }
+}
+
+void ElementwiseCpu::copy_columns(Index rows, Index width, const float* from, Index from_stride, float* to,
+                                  Index to_stride) {
+  for (Index row = 0; row < rows; ++row) std::copy_n(from + row * from_stride, width, to + row * to_stride);
 }
 
 Index ElementwiseCpu::first_non_finite(Index n, const float* x) {

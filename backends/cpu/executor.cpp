@@ -2,17 +2,18 @@
 
 #include "samba/backends/cpu/attention.h"
 #include "samba/backends/cpu/context.h"
+#include "samba/backends/cpu/conv.h"
 #include "samba/backends/cpu/elementwise.h"
 #include "samba/backends/cpu/embedding.h"
 #include "samba/backends/cpu/linear.h"
 #include "samba/backends/cpu/loss.h"
+#include "samba/backends/cpu/mamba1.h"
+#include "samba/backends/cpu/mamba3.h"
 #include "samba/backends/cpu/norm.h"
 #include "samba/backends/cpu/optimizer.h"
 #include "samba/backends/cpu/random.h"
 #include "samba/backends/cpu/rope.h"
 #include "samba/backends/host_memory.h"
-#include "samba/backends/reference/conv.h"
-#include "samba/backends/reference/mamba3.h"
 #include "samba/core/error.h"
 
 namespace samba::cpu {
@@ -69,6 +70,7 @@ class CpuExecutor final : public Executor {
   EmbeddingKernels& embedding() override { return embedding_; }
   LinearKernels& linear() override { return linear_; }
   LossKernels& loss() override { return loss_; }
+  Mamba1Kernels& mamba1() override { return mamba1_; }
   Mamba3Kernels& mamba3() override { return mamba3_; }
   NormKernels& norm() override { return norm_; }
   OptimizerKernels& optimizer() override { return optimizer_; }
@@ -80,12 +82,13 @@ class CpuExecutor final : public Executor {
   Context context_;
   HostMemory memory_;
   AttentionCpu attention_{context_};
-  reference::ConvReference conv_;
+  ConvCpu conv_{context_};
   ElementwiseCpu elementwise_{context_};
   EmbeddingCpu embedding_{context_};
   LinearCpu linear_{context_};
   LossCpu loss_{context_};
-  reference::Mamba3Reference mamba3_;
+  Mamba1Cpu mamba1_{context_};
+  Mamba3Cpu mamba3_{context_};
   NormCpu norm_{context_, linear_};
   OptimizerCpu optimizer_{context_};
   RandomCpu random_{context_};

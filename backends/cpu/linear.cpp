@@ -9,6 +9,7 @@
 #include <bit>
 
 #include "samba/backends/cpu/gemm_tile-inl.h"
+#include "samba/backends/cpu/vectors-inl.h"
 #include "samba/numerics/fold.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -19,41 +20,8 @@ TileShape tile_shape() {
   return {kTileRows, kTileVectors * lanes, lanes};
 }
 
-// packed[p][r] = source[r * stride + p] for r < rows, rows <= width; columns beyond `rows` are +0.
-void pack_transposed(const float* HWY_RESTRICT source, Index stride, Index rows, Index k, Index width,
-                     float* HWY_RESTRICT packed) {
-  Index r = 0;
-#if HWY_TARGET != HWY_SCALAR
-  const hn::FixedTag<float, 4> d4;
-  for (; r + 4 <= rows; r += 4) {
-    const float* s = source + r * stride;
-    float* out = packed + r;
-    Index p = 0;
-    for (; p + 4 <= k; p += 4, out += 4 * width) {
-      const auto r0 = hn::LoadU(d4, s + p);
-      const auto r1 = hn::LoadU(d4, s + stride + p);
-      const auto r2 = hn::LoadU(d4, s + 2 * stride + p);
-      const auto r3 = hn::LoadU(d4, s + 3 * stride + p);
-      const auto a0 = hn::InterleaveLower(d4, r0, r2);
-      const auto a1 = hn::InterleaveLower(d4, r1, r3);
-      const auto a2 = hn::InterleaveUpper(d4, r0, r2);
-      const auto a3 = hn::InterleaveUpper(d4, r1, r3);
-      hn::StoreU(hn::InterleaveLower(d4, a0, a1), d4, out);
-      hn::StoreU(hn::InterleaveUpper(d4, a0, a1), d4, out + width);
-      hn::StoreU(hn::InterleaveLower(d4, a2, a3), d4, out + 2 * width);
-      hn::StoreU(hn::InterleaveUpper(d4, a2, a3), d4, out + 3 * width);
-    }
-    for (; p < k; ++p, out += width) {
-      for (Index i = 0; i < 4; ++i) out[i] = s[i * stride + p];
-    }
-  }
-#endif
-  for (; r < rows; ++r) {
-    for (Index p = 0; p < k; ++p) packed[p * width + r] = source[r * stride + p];
-  }
-  for (; r < width; ++r) {
-    for (Index p = 0; p < k; ++p) packed[p * width + r] = 0.0F;
-  }
+void pack_transposed(const float* source, Index stride, Index rows, Index k, Index width, float* packed) {
+  transpose_rows(source, stride, rows, k, width, packed);
 }
 
 // packed[p][r] = source[p * stride + r] for r < rows; columns beyond `rows` are +0.

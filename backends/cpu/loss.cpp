@@ -16,11 +16,6 @@ namespace samba::cpu::HWY_NAMESPACE {
 using Tag = hn::ScalableTag<float>;
 using Lanes = SimdLanes<Tag>;
 
-// Signed integers in the order of spec 10 section 2.10, and back: the map is its own inverse.
-HWY_INLINE Lanes::I order_key(const Lanes& l, Lanes::I bits) {
-  return hn::Xor(bits, hn::And(l.shift_right<31>(bits), l.set_int(0x7FFFFFFF)));
-}
-
 // The largest value of a row, -0 below +0; NaN when any value is.
 HWY_INLINE float row_maximum(Index n, const float* x) {
   const Lanes l{};

@@ -47,6 +47,12 @@ HWY_INLINE void over_vectors(D d, Index first, Index end, Body&& body) {
   if (i < end) body(PartialVector<D>{d, hn::FirstN(d, static_cast<std::size_t>(end - i))}, i);
 }
 
+// Signed integers in the order of spec 10 section 2.10, and back: the map is its own inverse.
+template <class L>
+HWY_INLINE typename L::I order_key(const L& l, typename L::I bits) {
+  return hn::Xor(bits, hn::And(l.template shift_right<31>(bits), l.set_int(0x7FFFFFFF)));
+}
+
 // packed[p][r] = source[r * stride + p] for p < count, r < rows; lanes from `rows` to `width` are +0.
 HWY_NOINLINE inline void transpose_rows(const float* HWY_RESTRICT source, Index stride, Index rows, Index count,
                                         Index width, float* HWY_RESTRICT packed) {

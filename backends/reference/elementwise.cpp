@@ -1,5 +1,7 @@
 #include "samba/backends/reference/elementwise.h"
 
+#include <algorithm>
+
 #include "samba/backends/reference/clones.h"
 #include "samba/numerics/elementary.h"
 
@@ -126,6 +128,11 @@ void ElementwiseReference::zero_padding(Index batch, Index length, Index width, 
   for (Index b = 0; b < batch; ++b) {
     for (Index i = lengths[b] * width; i < length * width; ++i) x[b * length * width + i] = 0.0F;
   }
+}
+
+void ElementwiseReference::copy_columns(Index rows, Index width, const float* from, Index from_stride, float* to,
+                                        Index to_stride) {
+  for (Index row = 0; row < rows; ++row) std::copy_n(from + row * from_stride, width, to + row * to_stride);
 }
 
 Index ElementwiseReference::first_non_finite(Index n, const float* x) {

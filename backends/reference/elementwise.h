@@ -16,6 +16,7 @@ class ElementwiseReference final : public ElementwiseKernels {
   void swiglu_backward(Index n, const float* gate, const float* up, const float* act, const float* d_gated,
                        float* d_act, float* d_up, float* d_gate) override;
   void zero_padding(Index batch, Index length, Index width, const std::int32_t* lengths, float* x) override;
+  void copy_columns(Index rows, Index width, const float* from, Index from_stride, float* to, Index to_stride) override;
   Index first_non_finite(Index n, const float* x) override;
 };
 

@@ -7,6 +7,7 @@
 #include "samba/backends/reference/embedding.h"
 #include "samba/backends/reference/linear.h"
 #include "samba/backends/reference/loss.h"
+#include "samba/backends/reference/mamba1.h"
 #include "samba/backends/reference/mamba3.h"
 #include "samba/backends/reference/norm.h"
 #include "samba/backends/reference/optimizer.h"
@@ -30,6 +31,7 @@ class ReferenceExecutor final : public Executor {
   EmbeddingKernels& embedding() override { return embedding_; }
   LinearKernels& linear() override { return linear_; }
   LossKernels& loss() override { return loss_; }
+  Mamba1Kernels& mamba1() override { return mamba1_; }
   Mamba3Kernels& mamba3() override { return mamba3_; }
   NormKernels& norm() override { return norm_; }
   OptimizerKernels& optimizer() override { return optimizer_; }
@@ -44,6 +46,7 @@ class ReferenceExecutor final : public Executor {
   EmbeddingReference embedding_;
   LinearReference linear_;
   LossReference loss_;
+  Mamba1Reference mamba1_;
   Mamba3Reference mamba3_;
   NormReference norm_;
   OptimizerReference optimizer_;

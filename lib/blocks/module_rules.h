@@ -65,6 +65,8 @@ class BlockRules {
 // Checks the options and the names, dtypes and shapes of the weights.
 std::shared_ptr<const BlockRules> make_transformer_rules(Executor& executor, const nlohmann::json& options,
                                                          const ConstArrayMap& weights);
+std::shared_ptr<const BlockRules> make_mamba1_rules(Executor& executor, const nlohmann::json& options,
+                                                    const ConstArrayMap& weights);
 std::shared_ptr<const BlockRules> make_mamba3_rules(Executor& executor, const nlohmann::json& options,
                                                     const ConstArrayMap& weights);
 

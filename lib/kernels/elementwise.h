@@ -47,6 +47,10 @@ class ElementwiseKernels {
   // x (batch, length, width): +0.0 at positions >= lengths[b] (int32, device).
   virtual void zero_padding(Index batch, Index length, Index width, const std::int32_t* lengths, float* x) = 0;
 
+  // to[row, 0..width) = from[row, 0..width), bits untouched; rows lie from_stride and to_stride floats apart.
+  virtual void copy_columns(Index rows, Index width, const float* from, Index from_stride, float* to,
+                            Index to_stride) = 0;
+
   // The flat index of the first NaN or infinity, tested by bits; -1 when all are finite. Waits for the result.
   virtual Index first_non_finite(Index n, const float* x) = 0;
 };

@@ -12,6 +12,7 @@
 #include "samba/kernels/embedding.h"
 #include "samba/kernels/linear.h"
 #include "samba/kernels/loss.h"
+#include "samba/kernels/mamba1.h"
 #include "samba/kernels/mamba3.h"
 #include "samba/kernels/memory.h"
 #include "samba/kernels/norm.h"
@@ -40,6 +41,7 @@ class Executor {
   virtual ConvKernels& conv() = 0;
   virtual RopeKernels& rope() = 0;
   virtual AttentionKernels& attention() = 0;
+  virtual Mamba1Kernels& mamba1() = 0;
   virtual Mamba3Kernels& mamba3() = 0;
 };
 

@@ -104,7 +104,10 @@ void CaseLoader::add_document(const fs::path& file, std::shared_ptr<const json> 
   }
   const std::string schema = (*document)["schema"];
   if (is_index(schema)) return;
-  if (schema == "samba.columns/1") return add_lane(file, document, cases);
+  if (schema == "samba.columns/1") {
+    if (document->value("kind", "") != "weights") return add_lane(file, document, cases);
+    return check_keys(*document, "schema id kind reference note needs", file.string());
+  }
 
   const bool list = schema == "samba.case_list/1";
   const bool hashes = schema == "samba.hashes/1";

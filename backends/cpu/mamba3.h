@@ -1,0 +1,52 @@
+// Mamba3Kernels of the cpu executor: SIMD lanes over independent outputs, threads over tokens, heads and chunks.
+//
+//   mamba3_tokens.cpp             prepare_tokens, accumulate_angles          spec 40 sections 3.3, 3.4, 3.7
+//   mamba3_rotate.cpp             rotate, weigh                              sections 3.6, 3.8
+//   mamba3_scan.cpp               scan                                       sections 3.9 to 3.12
+//   mamba3_gate_backward.cpp      gate_backward, tokens_backward             spec 41 sections 3.2, 3.11 to 3.15
+//   mamba3_scan_backward.cpp      scan_backward                              sections 3.4 to 3.8, 3.11
+//   mamba3_tail_chain.cpp         the serial chain over a whole chunk        section 3.7 step 5
+//   mamba3_rotate_backward.cpp    rotate_backward                            sections 3.3, 3.9, 3.10, 3.12
+//   mamba3-inl.h                  vectors with the spec's operations, products of small tiles, row dots
+#pragma once
+
+#include "samba/backends/cpu/context.h"
+#include "samba/kernels/mamba3.h"
+
+namespace samba::cpu {
+
+class Mamba3Cpu final : public Mamba3Kernels {
+ public:
+  explicit Mamba3Cpu(Context& context) : context_(context) {}
+
+  void prepare_tokens(const Mamba3Call& call) override;
+  void accumulate_angles(const Mamba3Call& call) override;
+  void rotate(const Mamba3Call& call) override;
+  void weigh(const Mamba3Call& call) override;
+  void scan(const Mamba3Call& call) override;
+  void gate_backward(const Mamba3Call& call, const Mamba3Gradients& gradients) override;
+  void scan_backward(const Mamba3Call& call, const Mamba3Gradients& gradients) override;
+  void rotate_backward(const Mamba3Call& call, const Mamba3Gradients& gradients) override;
+  void tokens_backward(const Mamba3Call& call, const Mamba3Gradients& gradients) override;
+
+ private:
+  Context& context_;
+};
+
+// One chunk of one head of one batch row.
+struct Mamba3ChunkIndex {
+  Index batch, head, chunk;
+};
+
+// Units of work (batch, head, chunk) in row-major order.
+inline Mamba3ChunkIndex mamba3_chunk_index(const Mamba3Call& call, Index unit, Index chunks) {
+  const Index heads = call.heads();
+  return {unit / chunks / heads, unit / chunks % heads, unit % chunks};
+}
+
+// Rows of chunk c that hold working rows.
+inline Index mamba3_real_rows(const Mamba3Call& call, Index chunk) {
+  return std::min(mamba3::kChunk, call.working_rows() - chunk * mamba3::kChunk);
+}
+
+}  // namespace samba::cpu

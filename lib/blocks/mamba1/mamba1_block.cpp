@@ -1,0 +1,175 @@
+#include "samba/blocks/mamba1/mamba1_block.h"
+
+#include <algorithm>
+#include <string>
+
+#include "samba/core/error.h"
+
+namespace samba {
+
+namespace {
+
+const Mamba1State* mamba1_state(const BlockState* state) {
+  if (state == nullptr) return nullptr;
+  const auto* typed = dynamic_cast<const Mamba1State*>(state);
+  if (typed == nullptr) refuse_type("the state is not the state of a mamba1 block");
+  return typed;
+}
+
+}  // namespace
+
+Mamba1Block::Mamba1Block(Executor& executor, Index d_model, ConvWeightShape conv_shape)
+    : executor_(executor), d_model_(d_model), weight_specs_(make_weight_specs(d_model, conv_shape)) {
+  if (d_model < 1) refuse_value("d_model is " + std::to_string(d_model) + "; mamba1 needs at least 1");
+}
+
+std::vector<WeightSpec> Mamba1Block::make_weight_specs(Index d_model, ConvWeightShape conv_shape) {
+  const Index inner = mamba1::d_inner(d_model);
+  const Index rank = mamba1::dt_rank(d_model);
+  const Shape conv = conv_shape == ConvWeightShape::squeezed ? Shape{inner, kConvTaps} : Shape{inner, 1, kConvTaps};
+  return {{"norm.weight", {d_model}},
+          {"in_proj.weight", {2 * inner, d_model}},
+          {"conv1d.weight", conv},
+          {"conv1d.bias", {inner}},
+          {"x_proj.weight", {mamba1::x_proj_width(d_model), inner}},
+          {"dt_proj.weight", {inner, rank}},
+          {"dt_proj.bias", {inner}},
+          {"A_log", {inner, mamba1::kStates}},
+          {"D", {inner}},
+          {"out_proj.weight", {d_model, inner}}};
+}
+
+void Mamba1Block::bind_weights(std::span<const float* const> weights) {
+  if (weights.size() != kMamba1Weights) {
+    throw Error(ErrorKind::internal, "a mamba1 block has 10 weights, not " + std::to_string(weights.size()));
+  }
+  std::copy(weights.begin(), weights.end(), weights_.begin());
+  weights_changed();
+}
+
+void Mamba1Block::weights_changed() {
+  LinearKernels& linear = executor_.linear();
+  const auto prepare = [&](std::unique_ptr<PreparedWeight>& prepared, Mamba1Weight which) {
+    const Shape& shape = weight_specs_[static_cast<std::size_t>(which)].shape;
+    if (prepared == nullptr) {
+      prepared = linear.prepare(shape[0], shape[1], weight(which));
+    } else {
+      linear.refresh(*prepared, weight(which));
+    }
+  };
+  prepare(in_proj_, Mamba1Weight::in_proj);
+  prepare(x_proj_, Mamba1Weight::x_proj);
+  prepare(dt_proj_, Mamba1Weight::dt_proj);
+  prepare(out_proj_, Mamba1Weight::out_proj);
+  const Index rates = mamba1::d_inner(d_model_) * mamba1::kStates;
+  if (a_.size() == 0) a_ = DeviceArray<float>(executor_.memory(), rates);
+  executor_.mamba1().decay_rates(rates, weight(Mamba1Weight::a_log), a_.data());
+}
+
+std::unique_ptr<BlockState> Mamba1Block::allocate_state(Index batch_size, Index /*max_tokens*/) const {
+  if (batch_size < 1) refuse_value("batch_size is " + std::to_string(batch_size) + "; it must be positive");
+  return std::make_unique<Mamba1State>(executor_.memory(), d_model_, batch_size);
+}
+
+void Mamba1Block::check_call(const BlockState* state, Index /*length*/) const {
+  const Mamba1State* typed = mamba1_state(state);
+  if (typed == nullptr || typed->d_model() == d_model_) return;
+  refuse_value("conv_window of the state has shape " + shape_text(typed->piece_shape(Mamba1Piece::conv_window)) +
+               "; the block's d_model is " + std::to_string(d_model_));
+}
+
+Mamba1Activations Mamba1Block::run_forward(Index batch, Index length, const float* x, Mamba1State* state, Keep keep,
+                                           Workspace& workspace) {
+  Mamba1Activations run;
+  Mamba1Call& call = run.call;
+  call.batch = batch;
+  call.tokens = length;
+  call.d_model = d_model_;
+  call.a = a_.data();
+  call.dt_bias = weight(Mamba1Weight::dt_bias);
+  call.d = weight(Mamba1Weight::d);
+  call.h = state == nullptr ? nullptr : state->data(Mamba1Piece::h);
+  const Index rows = call.rows();
+  const Index inner = call.channels();
+  LinearKernels& linear = executor_.linear();
+
+  run.norm_sumsq = workspace.floats(rows);
+  run.normed = workspace.floats(rows * d_model_);
+  executor_.norm().mamba_norm_forward(rows, d_model_, kMamba1NormEpsilon, x, weight(Mamba1Weight::norm), run.normed,
+                                      run.norm_sumsq);
+  float* in_proj = workspace.floats(rows * 2 * inner);
+  call.in_proj = in_proj;
+  linear.linear(*in_proj_, rows, run.normed, in_proj);
+
+  ConvCall conv{batch,
+                length,
+                inner,
+                in_proj,
+                2 * inner,
+                weight(Mamba1Weight::conv),
+                weight(Mamba1Weight::conv_bias),
+                state == nullptr ? nullptr : state->data(Mamba1Piece::conv_window)};
+  float* u = workspace.floats(rows * inner);
+  call.u = u;
+  if (keep != Keep::nothing) run.conv = workspace.floats(rows * inner);
+  executor_.conv().conv_forward(conv, run.conv, u);
+  if (state != nullptr) executor_.conv().update_window(conv, state->data(Mamba1Piece::conv_window));
+
+  float* x_proj = workspace.floats(rows * call.x_width());
+  call.x_proj = x_proj;
+  linear.linear(*x_proj_, rows, u, x_proj);
+  run.dt_low = workspace.floats(rows * call.dt_rank());
+  executor_.elementwise().copy_columns(rows, call.dt_rank(), x_proj, call.x_width(), run.dt_low, call.dt_rank());
+  float* dt_proj = workspace.floats(rows * inner);
+  call.dt_proj = dt_proj;
+  linear.linear(*dt_proj_, rows, run.dt_low, dt_proj);
+
+  call.gate = workspace.floats(rows * inner);
+  if (keep != Keep::nothing) {
+    call.delta = workspace.floats(rows * inner);
+    call.skip = workspace.floats(rows * inner);
+    call.kept = workspace.floats(batch * call.segments() * inner * mamba1::kStates);
+  }
+  if (keep == Keep::for_stages) call.y = workspace.floats(rows * inner);
+  executor_.mamba1().scan(call);
+  return run;
+}
+
+void Mamba1Block::forward(Index batch, Index length, const float* x, float* y, BlockState* state, Workspace& workspace,
+                          StageRecorder* stages) {
+  check_call(state, length);
+  auto* typed = static_cast<Mamba1State*>(state);
+  if (typed != nullptr && typed->batch_size() != batch) {
+    refuse_value("conv_window of the state has shape " + shape_text(typed->piece_shape(Mamba1Piece::conv_window)) +
+                 "; the call has a batch of " + std::to_string(batch));
+  }
+  Workspace::Scope scope(workspace);
+  const Index rows = batch * length;
+  Mamba1Activations run =
+      run_forward(batch, length, x, typed, stages == nullptr ? Keep::nothing : Keep::for_stages, workspace);
+  run.projected = workspace.floats(rows * d_model_);
+  executor_.linear().linear(*out_proj_, rows, run.call.gate, run.projected);
+  executor_.elementwise().add(rows * d_model_, x, run.projected, y);
+  if (stages != nullptr) record_forward(run, *stages);
+}
+
+void Mamba1Block::record_forward(const Mamba1Activations& run, StageRecorder& stages) const {
+  const Mamba1Call& call = run.call;
+  const Index rows = call.rows();
+  const Index inner = call.channels();
+  stages.record("norm.sumsq", {rows}, run.norm_sumsq);
+  stages.record("norm.out", {rows, d_model_}, run.normed);
+  stages.record("in_proj.out", {rows, 2 * inner}, call.in_proj);
+  stages.record("A.out", {inner, mamba1::kStates}, call.a);
+  stages.record("conv.out", {rows, inner}, run.conv);
+  stages.record("silu.out", {rows, inner}, call.u);
+  stages.record("x_proj.out", {rows, call.x_width()}, call.x_proj);
+  stages.record("dt_proj.out", {rows, inner}, call.dt_proj);
+  stages.record("softplus.out", {rows, inner}, call.delta);
+  stages.record("scan.y", {rows, inner}, call.y);
+  stages.record("skip.out", {rows, inner}, call.skip);
+  stages.record("gate.out", {rows, inner}, call.gate);
+  stages.record("out_proj.out", {rows, d_model_}, run.projected);
+}
+
+}  // namespace samba

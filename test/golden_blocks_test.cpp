@@ -1,0 +1,53 @@
+// The recorded cases of the transformer and Mamba-3 blocks on every executor: forward, decode, ragged, sessions,
+// gradients, tapes and refusals.
+#include <catch2/catch.hpp>
+
+#include "golden.h"
+
+namespace samba {
+namespace {
+
+Reasons fixed15(const std::vector<std::string>& ids) {
+  Reasons reasons;
+  for (const std::string& id : ids) reasons[id] = kNoFixed15;
+  return reasons;
+}
+
+Golden transformer_cases() {
+  return {{"attention"},
+          139,
+          fixed15({"attention/fixed15_default", "attention/fixed15_options", "attention/fixed15_tiny",
+                   "attention/fixed15_zero_rows", "attention/session_fixed15"})};
+}
+Golden transformer_backward_cases() {
+  return {{"attention_backward"}, 62, fixed15({"attention_backward/refuse_option_fixed15"})};
+}
+Golden mamba3_cases() {
+  return {{"mamba3", "mamba3_backward"},
+          106,
+          {{"mamba3/refusals/lengths_1.5_2", kUntypedLength}, {"mamba3/refusals/lengths_True_2", kUntypedLength}}};
+}
+
+}  // namespace
+
+TEST_CASE("every transformer case has the recorded bits on the reference executor") {
+  check_golden(transformer_cases(), "reference");
+  check_golden(transformer_backward_cases(), "reference");
+}
+
+TEST_CASE("every Mamba-3 case has the recorded bits on the reference executor") {
+  check_golden(mamba3_cases(), "reference");
+}
+
+TEST_CASE("every transformer case has the recorded bits on the cpu, on each instruction set and number of threads") {
+  for_each_cpu([](const ExecutorOptions& options) {
+    check_golden(transformer_cases(), "cpu", options);
+    check_golden(transformer_backward_cases(), "cpu", options);
+  });
+}
+
+TEST_CASE("every Mamba-3 case has the recorded bits on the cpu, on each instruction set and number of threads") {
+  for_each_cpu([](const ExecutorOptions& options) { check_golden(mamba3_cases(), "cpu", options); });
+}
+
+}  // namespace samba

@@ -1,0 +1,189 @@
+// The Mamba-1 block on every executor: the laws of spec 30 sections 3 to 6 and of spec 32 section 1.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "block_fixture.h"
+#include "samba/blocks/mamba1/mamba1_block.h"
+#include "samba/blocks/module.h"
+
+namespace samba {
+namespace {
+
+BlockModule make_module(Executor& executor, Index d_model, ConvWeightShape shape = ConvWeightShape::with_group_axis) {
+  const ArrayMap weights = drawn_weights(Mamba1Block::make_weight_specs(d_model, shape));
+  return {executor, "mamba1", nlohmann::json::object(), views(weights)};
+}
+
+void check_same_pieces(const ModuleState& got, const ModuleState& want) {
+  const ArrayMap expected = want.pieces();
+  for (const auto& [name, array] : got.pieces()) {
+    INFO(name);
+    CHECK(bits_equal(array.floats(), expected.at(name).floats()));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("A mamba1 sequence may be cut into calls and steps anywhere") {
+  constexpr Index kLength = 37;
+  const std::vector<std::vector<Index>> splits = {{1, 2, 3, 31}, {16, 16, 5}, {33, 1, 1, 1, 1}};
+  for (const auto& executor : every_executor()) {
+    INFO(executor->name() << " " << executor->instruction_set());
+    BlockModule module = make_module(*executor, 9);
+    const Array x = drawn(100, {2, kLength, 9});
+    const Array whole = module.forward(x);
+    const auto prefilled = module.allocate_state(2);
+    module.forward(x, *prefilled);
+    for (const std::vector<Index>& split : splits) {
+      const auto state = module.allocate_state(2);
+      Index at = 0;
+      for (const Index count : split) {
+        const Array part = positions(x, at, at + count);
+        const Array y = count == 1 ? module.step(part, *state) : module.forward(part, *state);
+        REQUIRE(bits_equal(y.floats(), positions(whole, at, at + count).floats()));
+        at += count;
+      }
+      check_same_pieces(*state, *prefilled);
+    }
+  }
+}
+
+TEST_CASE("The rows of a mamba1 batch do not see one another") {
+  for (const auto& executor : every_executor()) {
+    INFO(executor->name() << " " << executor->instruction_set());
+    BlockModule module = make_module(*executor, 70);
+    const Array x = drawn(101, {3, 18, 70});
+    const Array dy = drawn(102, {3, 18, 70});
+    const Array y = module.forward(x);
+    const NamedGradients gradients = module.backward(x, dy);
+    for (Index row = 0; row < 3; ++row) {
+      INFO("row " << row);
+      CHECK(bits_equal(module.forward(batch_row(x, row)).floats(), batch_row(y, row).floats()));
+      const NamedGradients alone = module.backward(batch_row(x, row), batch_row(dy, row));
+      CHECK(bits_equal(alone.arrays.at("x").floats(), batch_row(gradients.arrays.at("x"), row).floats()));
+    }
+  }
+}
+
+TEST_CASE("A ragged mamba1 batch gives each row alone and zeros behind it") {
+  for (const auto& executor : every_executor()) {
+    INFO(executor->name() << " " << executor->instruction_set());
+    BlockModule module = make_module(*executor, 5);
+    Array x = drawn(103, {2, 7, 5});
+    x.floats()[4 * 5] = kQuietNan;  // padding of row 0
+    const std::vector<Index> lengths = {4, 7};
+    const Array y = module.forward(x, lengths);
+    const Array first = module.forward(positions(batch_row(x, 0), 0, 4));
+    CHECK(bits_equal(y.floats().subspan(0, 20), first.floats()));
+    CHECK(bits_equal(y.floats().subspan(20, 15), std::vector<float>(15, 0.0F)));
+    CHECK(bits_equal(y.floats().subspan(35), module.forward(batch_row(x, 1)).floats()));
+  }
+}
+
+TEST_CASE("Both spellings of conv1d.weight give the same bits, the gradient in the given shape") {
+  const auto executor = make_executor("cpu");
+  const ArrayMap grouped = drawn_weights(Mamba1Block::make_weight_specs(8, ConvWeightShape::with_group_axis));
+  ArrayMap squeezed;
+  for (const auto& [name, array] : grouped) {
+    const Shape shape = name == "conv1d.weight" ? Shape{16, 4} : array.shape();
+    squeezed.emplace(name, Array::from_floats(shape, array.floats()));
+  }
+  BlockModule a(*executor, "mamba1", nlohmann::json::object(), views(grouped));
+  BlockModule b(*executor, "mamba1", nullptr, views(squeezed));
+  const Array x = drawn(104, {2, 6, 8});
+  const Array dy = drawn(105, {2, 6, 8});
+  CHECK(bits_equal(a.forward(x).floats(), b.forward(x).floats()));
+  const NamedGradients of_a = a.backward(x, dy);
+  const NamedGradients of_b = b.backward(x, dy);
+  CHECK(of_a.names == of_b.names);
+  CHECK(of_a.names.front() == "x");
+  CHECK(of_a.names.back() == "out_proj.weight");
+  CHECK(of_a.arrays.at("conv1d.weight").shape() == Shape{16, 1, 4});
+  CHECK(of_b.arrays.at("conv1d.weight").shape() == Shape{16, 4});
+  for (const std::string& name : of_a.names) {
+    INFO(name);
+    CHECK(bits_equal(of_a.arrays.at(name).floats(), of_b.arrays.at(name).floats()));
+  }
+}
+
+TEST_CASE("The mamba1 gradient is that of the function: central differences agree") {
+  const auto executor = make_executor("reference");
+  ArrayMap weights = drawn_weights(Mamba1Block::make_weight_specs(4, ConvWeightShape::with_group_axis));
+  Array x = drawn(106, {1, 5, 4});
+  const Array dy = drawn(107, {1, 5, 4});
+  const auto loss = [&] {
+    BlockModule module(*executor, "mamba1", nullptr, views(weights));
+    const Array y = module.forward(x);
+    double sum = 0.0;
+    for (std::size_t i = 0; i < y.floats().size(); ++i) sum += static_cast<double>(y.floats()[i]) * dy.floats()[i];
+    return sum;
+  };
+  const NamedGradients gradients = BlockModule(*executor, "mamba1", nullptr, views(weights)).backward(x, dy);
+  for (const auto& [name, gradient] : gradients.arrays) {
+    INFO(name);
+    Array& array = name == "x" ? x : weights.at(name);
+    const std::size_t count = array.floats().size();
+    for (std::size_t i = 0; i < count; i += count / 3 + 1) {
+      float& value = array.floats()[i];
+      const float kept = value;
+      constexpr float kStep = 0x1p-7F;
+      value = kept + kStep;
+      const double up = loss();
+      value = kept - kStep;
+      const double down = loss();
+      value = kept;
+      const double slope = (up - down) / (2.0 * static_cast<double>(kStep));
+      CHECK(static_cast<double>(gradient.floats()[i]) == Approx(slope).epsilon(5e-3).margin(2e-3));
+    }
+  }
+}
+
+TEST_CASE("A mamba1 session decodes with its own weights and state") {
+  for (const auto& executor : every_executor()) {
+    INFO(executor->name() << " " << executor->instruction_set());
+    BlockModule module = make_module(*executor, 8);
+    const Array x = drawn(108, {2, 4, 8});
+    const Array whole = module.forward(x);
+    const auto state = module.allocate_state(2);
+    module.forward(positions(x, 0, 2), *state);
+    DecodeSession session = module.open_session(*state);
+    CHECK(session.describe() == "Mamba1DecodeSession(open=true, rows=2)");
+    module.set_weight("D", drawn(109, {16}));
+    CHECK(bits_equal(session.step(positions(x, 2, 3)).floats(), positions(whole, 2, 3).floats()));
+    CHECK(refusal([&] { module.step(positions(x, 3, 4), *state); }).find("owned by an open decode session") !=
+          std::string::npos);
+    CHECK(bits_equal(session.step(positions(x, 3, 4)).floats(), positions(whole, 3, 4).floats()));
+    session.close();
+    const auto continued = module.allocate_state(2);
+    module.forward(x, *continued);
+    CHECK(bits_equal(state->pieces().at("conv_window").floats(), continued->pieces().at("conv_window").floats()));
+  }
+}
+
+TEST_CASE("A mamba1 block has no tape, no options and no counters") {
+  const auto executor = make_executor("reference");
+  BlockModule module = make_module(*executor, 8);
+  CHECK(refusal([&] {
+          module.forward_with_tape(drawn(110, {1, 2, 8}));
+        }).starts_with("unsupported: forward_with_tape"));
+  const auto state = module.allocate_state(1);
+  CHECK(state->counters().empty());
+  CHECK(refusal([&] { state->set({}, {{"buffered_tokens", 1}}); }).find("buffered_tokens") != std::string::npos);
+  const ArrayMap weights = drawn_weights(Mamba1Block::make_weight_specs(8, ConvWeightShape::squeezed));
+  CHECK(refusal([&] {
+          BlockModule(*executor, "mamba1", {{"dt_limit", 1}}, views(weights));
+        }).find("dt_limit") != std::string::npos);
+  CHECK(refusal([&] {
+          BlockModule(*executor, "mamba1", {{"numeric_mode", "fast"}}, views(weights));
+        }).starts_with("unsupported: numeric_mode"));
+}
+
+TEST_CASE("A stateful mamba1 call takes only the state of its own kind and width") {
+  const auto executor = make_executor("reference");
+  BlockModule module = make_module(*executor, 8);
+  BlockModule wider = make_module(*executor, 9);
+  const auto state = wider.allocate_state(1);
+  CHECK(refusal([&] { module.step(drawn(111, {1, 1, 8}), *state); }).find("conv_window") != std::string::npos);
+}
+
+}  // namespace samba
