@@ -14,3 +14,4 @@ if ! cmake --preset "$preset" >"$log" 2>&1; then
   exit 1
 fi
 cmake --build --preset "$preset" "${targets[@]}"
+[ "$preset" != release ] || ln -sfn release/samba build/samba
