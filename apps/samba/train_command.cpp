@@ -136,6 +136,7 @@ int train(const TrainOptions& options, const CommonOptions& common) {
     print(resolved_json(config).dump(2) + "\n");
     return 0;
   }
+  const std::unique_ptr<Executor> executor = make_executor(common);  // outlives the run
   TrainingRun run(config);
   if (folder != nullptr) {
     const std::string difference = first_difference(run.resolved(), resumed);
@@ -148,7 +149,6 @@ int train(const TrainOptions& options, const CommonOptions& common) {
     }
   }
   const InterruptGuard guard;
-  const std::unique_ptr<Executor> executor = make_executor(common);
   if (folder != nullptr) {
     run.resume(*executor, folder->resume_archive());
     folder->cut_metrics(run.trainer().completed_steps());
