@@ -160,15 +160,21 @@ TEST_CASE("A mamba1 session decodes with its own weights and state") {
   }
 }
 
-TEST_CASE("A mamba1 block has no tape, no options and no counters") {
+TEST_CASE("A mamba1 block has no tape and no options; its state has the numerical profile 1") {
   const auto executor = make_executor("reference");
   BlockModule module = make_module(*executor, 8);
   CHECK(refusal([&] {
           module.forward_with_tape(drawn(110, {1, 2, 8}));
         }).starts_with("unsupported: forward_with_tape"));
   const auto state = module.allocate_state(1);
-  CHECK(state->counters().empty());
+  CHECK(state->counters() == std::map<std::string, Index>{{"absolute_position", 0}, {"profile_id", 1}});
   CHECK(refusal([&] { state->set({}, {{"buffered_tokens", 1}}); }).find("buffered_tokens") != std::string::npos);
+  CHECK(refusal([&] { state->set({}, {{"absolute_position", 3}}); }).find("absolute_position") != std::string::npos);
+  state->set({}, {{"profile_id", 2}});
+  CHECK(refusal([&] { module.step(drawn(112, {1, 1, 8}), *state); }).find("numerical profile") != std::string::npos);
+  state->set({}, {{"profile_id", 1}});
+  CHECK(
+      bits_equal(module.step(drawn(112, {1, 1, 8}), *state).floats(), module.forward(drawn(112, {1, 1, 8})).floats()));
   const ArrayMap weights = drawn_weights(Mamba1Block::make_weight_specs(8, ConvWeightShape::squeezed));
   CHECK(refusal([&] {
           BlockModule(*executor, "mamba1", {{"dt_limit", 1}}, views(weights));

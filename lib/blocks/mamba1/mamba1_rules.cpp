@@ -36,7 +36,7 @@ class Mamba1Rules final : public BlockRules {
     }
     return specs;
   }
-  std::vector<std::string> counters() const override { return {}; }
+  std::vector<std::string> counters() const override { return {"profile_id"}; }
 
   void check_same_states(const BlockRules& other) const override {
     const auto* of_state = dynamic_cast<const Mamba1Rules*>(&other);
@@ -50,7 +50,9 @@ class Mamba1Rules final : public BlockRules {
     refuse_value("conv_window has the shape " + window(of_state) + ", wanted " + window(of_x) +
                  ": x has B = " + std::to_string(of_x) + ", the state holds " + std::to_string(of_state) + " rows");
   }
-  void check_counters(const std::map<std::string, Index>&) const override {}
+  void check_counters(const std::map<std::string, Index>& counters) const override {
+    refuse_other_profile(counters.at("profile_id"));
+  }
   void check_finite(const BlockState& state) const override {
     const auto& typed = static_cast<const Mamba1State&>(state);
     for (std::size_t i = 0; i < kMamba1Pieces; ++i) {

@@ -22,6 +22,12 @@ Mamba1Piece piece_named(std::string_view name) {
 
 }  // namespace
 
+void refuse_other_profile(Index profile_id) {
+  if (profile_id == kMamba1Profile) return;
+  refuse_value("profile_id is " + std::to_string(profile_id) +
+               ": the numerical profile of the state differs from the block's, which is 1");
+}
+
 Mamba1State::Mamba1State(Memory& memory, Index d_model, Index batch_size)
     : memory_(memory), d_model_(d_model), batch_size_(batch_size) {
   for (const Mamba1Piece piece : kPieces) {
@@ -63,8 +69,13 @@ ArrayMap Mamba1State::pieces() const {
 
 void Mamba1State::set(const ConstArrayMap& pieces, const std::map<std::string, Index>& counters) {
   for (const auto& [name, array] : pieces) refuse_other_array(name, array, piece_shape(piece_named(name)));
-  if (!counters.empty()) {
-    refuse_value("unknown state counter " + counters.begin()->first + "; the state of a mamba1 block has none");
+  for (const auto& [name, value] : counters) {
+    if (name == "profile_id") {
+      refuse_other_profile(value);
+    } else if (name != "absolute_position" || value != 0) {
+      refuse_value("the state of a mamba1 block has no counter " + name + " = " + std::to_string(value) +
+                   "; it has profile_id = 1, absolute_position = 0");
+    }
   }
   for (const auto& [name, array] : pieces) {
     arrays_[static_cast<std::size_t>(piece_named(name))].upload(array.floats());

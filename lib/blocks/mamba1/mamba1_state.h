@@ -1,5 +1,6 @@
 // The state of a Mamba-1 block (spec 30 section 4): the last four inputs of the convolution and the scan's h, in device
-// memory. set() stores the caller's bytes as they are, subnormals included.
+// memory. set() stores the caller's bytes as they are, subnormals included. Its numerical profile is 1, under which the
+// position is not counted: both counters are constants.
 #pragma once
 
 #include <array>
@@ -15,6 +16,10 @@ enum class Mamba1Piece {
   h,            // (batch, di, 16)
 };
 inline constexpr std::size_t kMamba1Pieces = 2;
+inline constexpr Index kMamba1Profile = 1;
+
+// Error(value) for a state of another numerical profile.
+void refuse_other_profile(Index profile_id);
 
 class Mamba1State final : public BlockState {
  public:
@@ -26,7 +31,9 @@ class Mamba1State final : public BlockState {
   std::unique_ptr<BlockState> clone() const override;
 
   ArrayMap pieces() const override;
-  std::map<std::string, Index> counters() const override { return {}; }
+  std::map<std::string, Index> counters() const override {
+    return {{"absolute_position", 0}, {"profile_id", kMamba1Profile}};
+  }
   void set(const ConstArrayMap& pieces, const std::map<std::string, Index>& counters) override;
 
   static std::string_view piece_name(Mamba1Piece piece);
