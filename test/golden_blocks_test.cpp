@@ -1,5 +1,5 @@
-// The recorded cases of the transformer and Mamba-3 blocks on every executor: forward, decode, ragged, sessions,
-// gradients, tapes and refusals.
+// The recorded cases of the transformer, Mamba-1 and Mamba-3 blocks on every executor: forward, decode, ragged,
+// sessions, gradients, tapes and refusals.
 #include <catch2/catch.hpp>
 
 #include "golden.h"
@@ -22,6 +22,18 @@ Golden transformer_cases() {
 Golden transformer_backward_cases() {
   return {{"attention_backward"}, 62, fixed15({"attention_backward/refuse_option_fixed15"})};
 }
+Golden mamba1_cases() {
+  return {{"mamba1"},
+          121,
+          {{"mamba1/refusals/lengths_float", kUntypedLength}, {"mamba1/refusals/lengths_bool", kUntypedLength}}};
+}
+Golden mamba1_backward_cases() {
+  Golden golden = {{"mamba12_backward"}, 16};
+  golden.options.accept = [](const std::string& id, const std::string&) {
+    return id.find("/m1_") != std::string::npos;
+  };
+  return golden;
+}
 Golden mamba3_cases() {
   return {{"mamba3", "mamba3_backward"},
           106,
@@ -35,6 +47,11 @@ TEST_CASE("every transformer case has the recorded bits on the reference executo
   check_golden(transformer_backward_cases(), "reference");
 }
 
+TEST_CASE("every Mamba-1 case has the recorded bits on the reference executor") {
+  check_golden(mamba1_cases(), "reference");
+  check_golden(mamba1_backward_cases(), "reference");
+}
+
 TEST_CASE("every Mamba-3 case has the recorded bits on the reference executor") {
   check_golden(mamba3_cases(), "reference");
 }
@@ -43,6 +60,13 @@ TEST_CASE("every transformer case has the recorded bits on the cpu, on each inst
   for_each_cpu([](const ExecutorOptions& options) {
     check_golden(transformer_cases(), "cpu", options);
     check_golden(transformer_backward_cases(), "cpu", options);
+  });
+}
+
+TEST_CASE("every Mamba-1 case has the recorded bits on the cpu, on each instruction set and number of threads") {
+  for_each_cpu([](const ExecutorOptions& options) {
+    check_golden(mamba1_cases(), "cpu", options);
+    check_golden(mamba1_backward_cases(), "cpu", options);
   });
 }
 

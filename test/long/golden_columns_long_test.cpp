@@ -8,7 +8,7 @@ namespace samba {
 namespace {
 
 Golden large_columns() {
-  Golden golden = {{"columns"}, 90};
+  Golden golden = {{"columns"}, 105};
   golden.options.accept = [](const std::string& id, const std::string&) {
     return id.ends_with(".batchscale") || id.ends_with(".ragged") || id.ends_with(".batchgrad");
   };
@@ -18,7 +18,7 @@ Golden large_columns() {
 // On the reference executor one fixture stands for all.
 Golden large_columns_of_base() {
   Golden golden = large_columns();
-  golden.cases = 18;
+  golden.cases = 21;
   golden.options.id_part = "[base]";
   return golden;
 }

@@ -21,6 +21,13 @@ Golden transformer_suite() {
   return golden;
 }
 
+Golden mamba1_suite() {
+  return {{"hashes/mamba1.json"},
+          12,
+          {{"mamba1/d256_bf16_l130_decode", "samba has no bfloat16 weights"},
+           {"mamba1/d256_int8_l130", "samba has no int8 weights"}}};
+}
+
 Golden mamba3_suite() {
   return {{"hashes/mamba3.json"},
           12,
@@ -42,6 +49,7 @@ Golden infer_suite() {
 TEST_CASE("the hash suites hold on the cpu, on each instruction set") {
   for_each_instruction_set([](const ExecutorOptions& options) {
     check_golden(transformer_suite(), "cpu", options);
+    check_golden(mamba1_suite(), "cpu", options);
     check_golden(mamba3_suite(), "cpu", options);
     check_golden(train_suite(), "cpu", options);
     check_golden(infer_suite(), "cpu", options);

@@ -49,6 +49,31 @@ class Recorder {
   StageRecorder& stages_;
 };
 
+// What matrix products and the norm give.
+struct Products {
+  const float *d_gate, *d_dt_low, *d_u_x, *d_norm, *dot;
+};
+
+void record_gradients(Recorder& record, const Mamba1Call& call, const Mamba1Gradients& g, const Products& products) {
+  const Index inner = call.channels(), rank = call.dt_rank(), width = call.x_width();
+  record.tokens("dg", inner, products.d_gate);
+  record.tokens("dsk", inner, g.d_skip);
+  record.columns("dz", inner, inner, 2 * inner, g.d_in_proj);
+  record.shaped("dh", {call.batch, call.tokens, inner, kStates}, g.d_h);
+  record.tokens("du_s", inner, g.d_u_scan);
+  record.tokens("ddelta", inner, g.d_delta);
+  record.columns("dC", rank + kStates, kStates, width, g.d_x_proj);
+  record.columns("dB", rank, kStates, width, g.d_x_proj);
+  record.tokens("ddtp", inner, g.d_dt_proj);
+  record.tokens("ddtl", rank, products.d_dt_low);
+  record.tokens("du_x", inner, products.d_u_x);
+  record.tokens("du", inner, g.d_u);
+  record.tokens("dconv", inner, g.d_conv);
+  record.columns("dhin", 0, inner, 2 * inner, g.d_in_proj);
+  record.tokens("dnrm", call.d_model, products.d_norm);
+  record.shaped("dot", {call.batch, call.tokens}, products.dot);
+}
+
 }  // namespace
 
 void Mamba1Block::backward(Index batch, Index length, const float* x, const float* dy, float* dx,
@@ -103,24 +128,10 @@ void Mamba1Block::backward(Index batch, Index length, const float* x, const floa
   linear.gemm(Layout::tn, 2 * inner, d_model_, rows, g.d_in_proj, run.normed, gradient(Mamba1Weight::in_proj));
   executor_.norm().mamba12_norm_backward(rows, d_model_, kMamba1NormEpsilon, x, weight(Mamba1Weight::norm),
                                          run.norm_sumsq, d_norm, dy, dx, gradient(Mamba1Weight::norm), dot);
-  if (!recording) return;
-  Recorder record(call, executor_, workspace, *stages);
-  record.tokens("dg", inner, d_gate);
-  record.tokens("dsk", inner, g.d_skip);
-  record.columns("dz", inner, inner, 2 * inner, g.d_in_proj);
-  record.shaped("dh", {batch, length, inner, kStates}, g.d_h);
-  record.tokens("du_s", inner, g.d_u_scan);
-  record.tokens("ddelta", inner, g.d_delta);
-  record.columns("dC", rank + kStates, kStates, width, g.d_x_proj);
-  record.columns("dB", rank, kStates, width, g.d_x_proj);
-  record.tokens("ddtp", inner, g.d_dt_proj);
-  record.tokens("ddtl", rank, d_dt_low);
-  record.tokens("du_x", inner, d_u_x);
-  record.tokens("du", inner, g.d_u);
-  record.tokens("dconv", inner, g.d_conv);
-  record.columns("dhin", 0, inner, 2 * inner, g.d_in_proj);
-  record.tokens("dnrm", d_model_, d_norm);
-  record.shaped("dot", {batch, length}, dot);
+  if (recording) {
+    Recorder record(call, executor_, workspace, *stages);
+    record_gradients(record, call, g, {d_gate, d_dt_low, d_u_x, d_norm, dot});
+  }
 }
 
 }  // namespace samba
