@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "block_fixture.h"
+#include "count_allocations.h"
 #include "samba/blocks/mamba1/mamba1_block.h"
 #include "samba/blocks/module.h"
 
@@ -182,6 +183,38 @@ TEST_CASE("A mamba1 block has no tape and no options; its state has the numerica
   CHECK(refusal([&] {
           BlockModule(*executor, "mamba1", {{"numeric_mode", "fast"}}, views(weights));
         }).starts_with("unsupported: numeric_mode"));
+}
+
+TEST_CASE("on the cpu a mamba1 step and a second training pass of a shape allocate nothing") {
+  for (const std::string& set : instruction_sets()) {
+    INFO(set);
+    const auto executor = make_executor("cpu", {.threads = 1, .instruction_set = set});
+    Mamba1Block block(*executor, 20);
+    Workspace workspace(executor->memory());
+    const ArrayMap weights = drawn_weights(block.weight_specs());
+    ArrayMap gradients = weights;
+    std::vector<const float*> values;
+    std::vector<float*> outputs;
+    for (const WeightSpec& spec : block.weight_specs()) {
+      values.push_back(weights.at(spec.name).floats().data());
+      outputs.push_back(gradients.at(spec.name).floats().data());
+    }
+    block.bind_weights(values);
+    const Array x = drawn(113, {2, 30, 20});
+    Array y = x, dx = x;
+    const auto state = block.allocate_state(2, 0);
+    const auto pass = [&] {
+      block.weights_changed();
+      block.forward(2, 1, x.floats().data(), y.floats().data(), state.get(), workspace, nullptr);
+      block.backward(2, 30, x.floats().data(), x.floats().data(), dx.floats().data(), outputs, workspace, nullptr);
+    };
+    pass();
+    pass();
+    const std::size_t before = allocations;
+    pass();
+    const std::size_t made = allocations - before;
+    CHECK(made == 0);
+  }
 }
 
 TEST_CASE("A stateful mamba1 call takes only the state of its own kind and width") {
