@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,8 +51,8 @@ inline Array positions(const Array& x, Index from, Index to) {
   const Index length = x.shape()[1], width = x.shape()[2];
   Array part(DType::float32, {x.shape()[0], to - from, width});
   for (Index b = 0; b < x.shape()[0]; ++b) {
-    std::memcpy(part.floats().data() + b * (to - from) * width, x.floats().data() + (b * length + from) * width,
-                static_cast<std::size_t>((to - from) * width) * sizeof(float));
+    std::copy_n(x.floats().data() + (b * length + from) * width, (to - from) * width,
+                part.floats().data() + b * (to - from) * width);
   }
   return part;
 }
