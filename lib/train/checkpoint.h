@@ -1,7 +1,7 @@
 // Checkpoints of a stack (spec 62): saved as the streamed archive, loaded from it or from a legacy JSON file.
 //
 // Refusals of a load are Error(corrupt) whose error_class() is a class of spec 62 sections 4 and 5; a file that cannot
-// be opened is Error(value). Nothing is built from a file before all of it was verified. Memory: header and arrays.
+// be opened is Error(value). Nothing is handed out before the whole file was verified. Memory: header and arrays.
 #pragma once
 
 #include <functional>
