@@ -2,15 +2,14 @@
 #pragma once
 
 #include <hwy/highway.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <exception>
 #include <vector>
 
 #include "samba/backends/cpu/daz.h"
 #include "samba/backends/host_memory.h"
+#include "samba/core/thread_team.h"
 #include "samba/kernels/memory.h"
 
 namespace samba::cpu {
@@ -18,11 +17,11 @@ namespace samba::cpu {
 class Context {
  public:
   // `targets`: Highway target bits the executor may use; 0: the scalar fallback alone.
-  Context(int threads, std::int64_t targets) : threads_(threads), scratch_(static_cast<std::size_t>(threads)) {
+  Context(int threads, std::int64_t targets) : team_(threads), scratch_(static_cast<std::size_t>(threads)) {
     chosen_.Update(targets);
   }
 
-  int threads() const { return threads_; }
+  int threads() const { return team_.size(); }
 
   // The entry of this executor's instruction set in a table made by HWY_EXPORT.
   template <class F, std::size_t kEntries>
@@ -37,27 +36,13 @@ class Context {
   void parallel(Index count, Index grain, Body&& body) {
     if (count <= 0) return;
     const Index units = (count + grain - 1) / grain;
-    const int team = static_cast<int>(std::min<Index>(units, threads_));
-    if (team <= 1) {
-      DazScope daz;
-      body(Index{0}, count, 0);
-      return;
-    }
-    std::exception_ptr failure;
-#pragma omp parallel num_threads(team)
-    {
-      const int thread = omp_get_thread_num();
-      const Index first = units * thread / team * grain;
-      const Index last = std::min(count, units * (thread + 1) / team * grain);
-      try {
-        DazScope daz;
-        if (first < last) body(first, last, thread);
-      } catch (...) {
-#pragma omp critical(samba_parallel_failure)
-        failure = std::current_exception();
-      }
-    }
-    if (failure) std::rethrow_exception(failure);
+    const int members = static_cast<int>(std::min<Index>(units, threads()));
+    team_.run(members, [&](int thread) {
+      const DazScope daz;
+      const Index first = units * thread / members * grain;
+      const Index last = std::min(count, units * (thread + 1) / members * grain);
+      body(first, last, thread);
+    });
   }
 
   // `count` floats for one thread, valid until its next call; kept between calls.
@@ -68,7 +53,7 @@ class Context {
   }
 
  private:
-  int threads_;
+  ThreadTeam team_;
   hwy::ChosenTarget chosen_;
   HostMemory memory_;
   std::vector<DeviceArray<float>> scratch_;

@@ -50,7 +50,7 @@ const InstructionSet& find_instruction_set(const std::string& name) {
 
 int usable_threads(int wanted) {
   if (wanted < 0) refuse_value("threads must be 0 (all cores) or positive, got " + std::to_string(wanted));
-  return wanted > 0 ? wanted : omp_get_num_procs();
+  return wanted > 0 ? wanted : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }
 
 class CpuExecutor final : public Executor {
