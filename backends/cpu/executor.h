@@ -1,4 +1,4 @@
-// The cpu executor: SIMD (Highway, chosen at run time) and threads (OpenMP).
+// The cpu executor: SIMD (Highway, chosen at run time) and a team of threads.
 #pragma once
 
 #include <memory>
