@@ -1,36 +1,9 @@
 // The transformer block on every executor: the laws of spec 20 sections 3 and 5, and of spec 21 section 8.4.
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <new>
 
 #include "block_fixture.h"
+#include "count_allocations.h"
 #include "samba/blocks/transformer/transformer_block.h"
-
-namespace {
-std::size_t allocations = 0;
-void* counted(std::size_t bytes, std::size_t alignment) {
-  ++allocations;
-  return alignment > alignof(std::max_align_t)
-             ? std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment)
-             : std::malloc(bytes);
-}
-}  // namespace
-
-void* operator new(std::size_t bytes) { return counted(bytes, 1); }
-void* operator new[](std::size_t bytes) { return counted(bytes, 1); }
-void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  return counted(bytes, static_cast<std::size_t>(alignment));
-}
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return counted(bytes, static_cast<std::size_t>(alignment));
-}
-void operator delete(void* pointer) noexcept { std::free(pointer); }
-void operator delete[](void* pointer) noexcept { std::free(pointer); }
-void operator delete(void* pointer, std::size_t) noexcept { std::free(pointer); }
-void operator delete[](void* pointer, std::size_t) noexcept { std::free(pointer); }
-void operator delete(void* pointer, std::align_val_t) noexcept { std::free(pointer); }
-void operator delete(void* pointer, std::align_val_t, const std::nothrow_t&) noexcept { std::free(pointer); }
-void operator delete(void* pointer, std::size_t, std::align_val_t) noexcept { std::free(pointer); }
 
 namespace samba {
 namespace {

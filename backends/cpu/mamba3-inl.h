@@ -1,5 +1,5 @@
 // What the Mamba-3 kernels share, once per target: vectors with the operations of spec 40 section 2, products of small
-// matrices, chains along rows, transposition. Everything runs inside a DazScope (lanes-inl.h).
+// matrices, chains along rows. Everything runs inside a DazScope (lanes-inl.h).
 #if defined(SAMBA_CPU_MAMBA3_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SAMBA_CPU_MAMBA3_INL_H_
 #undef SAMBA_CPU_MAMBA3_INL_H_
@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "samba/backends/cpu/lanes-inl.h"
+#include "samba/backends/cpu/vectors-inl.h"
 #include "samba/kernels/mamba3.h"
 #include "samba/numerics/elementary.h"
 
@@ -150,40 +150,6 @@ HWY_INLINE void row_dots(Index rows, Index depth, const float* x, Index x_stride
   Index row = 0;
   for (; row < rows / 8 * 8; row += 8) row_dots_block<8>(row, depth, x, x_stride, y, y_stride, finish);
   for (; row < rows; ++row) row_dots_block<1>(row, depth, x, x_stride, y, y_stride, finish);
-}
-
-// to[c][r] = from(r)[c] for r < rows and c < columns, a multiple of 4; from(r) is the first cell of row r.
-template <class From>
-HWY_INLINE void transpose(Index rows, Index columns, From&& from, float* HWY_RESTRICT to, Index to_stride) {
-  Index r = 0;
-#if HWY_TARGET != HWY_SCALAR
-  const hn::FixedTag<float, 4> d4;
-  for (; r < rows / 4 * 4; r += 4) {
-    const float* HWY_RESTRICT r0 = from(r);
-    const float* HWY_RESTRICT r1 = from(r + 1);
-    const float* HWY_RESTRICT r2 = from(r + 2);
-    const float* HWY_RESTRICT r3 = from(r + 3);
-    float* HWY_RESTRICT out = to + r;
-    for (Index c = 0; c < columns; c += 4, out += 4 * to_stride) {
-      const auto v0 = hn::LoadU(d4, r0 + c);
-      const auto v1 = hn::LoadU(d4, r1 + c);
-      const auto v2 = hn::LoadU(d4, r2 + c);
-      const auto v3 = hn::LoadU(d4, r3 + c);
-      const auto a0 = hn::InterleaveLower(d4, v0, v2);
-      const auto a1 = hn::InterleaveLower(d4, v1, v3);
-      const auto a2 = hn::InterleaveUpper(d4, v0, v2);
-      const auto a3 = hn::InterleaveUpper(d4, v1, v3);
-      hn::StoreU(hn::InterleaveLower(d4, a0, a1), d4, out);
-      hn::StoreU(hn::InterleaveUpper(d4, a0, a1), d4, out + to_stride);
-      hn::StoreU(hn::InterleaveLower(d4, a2, a3), d4, out + 2 * to_stride);
-      hn::StoreU(hn::InterleaveUpper(d4, a2, a3), d4, out + 3 * to_stride);
-    }
-  }
-#endif
-  for (; r < rows; ++r) {
-    const float* row = from(r);
-    for (Index c = 0; c < columns; ++c) to[c * to_stride + r] = row[c];
-  }
 }
 
 // True when every value is finite. `count` is a multiple of kLanes.

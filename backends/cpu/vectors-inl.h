@@ -53,39 +53,54 @@ HWY_INLINE typename L::I order_key(const L& l, typename L::I bits) {
   return hn::Xor(bits, hn::And(l.template shift_right<31>(bits), l.set_int(0x7FFFFFFF)));
 }
 
-// packed[p][r] = source[r * stride + p] for p < count, r < rows; lanes from `rows` to `width` are +0.
-HWY_NOINLINE inline void transpose_rows(const float* HWY_RESTRICT source, Index stride, Index rows, Index count,
-                                        Index width, float* HWY_RESTRICT packed) {
+// to[c * to_stride + r] = from(r)[c] for r < rows and c < columns; from(r) is the first cell of row r.
+template <class From>
+HWY_INLINE void transpose(Index rows, Index columns, From&& from, float* HWY_RESTRICT to, Index to_stride) {
   Index r = 0;
 #if HWY_TARGET != HWY_SCALAR
   const hn::FixedTag<float, 4> d4;
-  for (; r + 4 <= rows; r += 4) {
-    const float* s = source + r * stride;
-    float* out = packed + r;
-    Index p = 0;
-    for (; p + 4 <= count; p += 4, out += 4 * width) {
-      const auto r0 = hn::LoadU(d4, s + p);
-      const auto r1 = hn::LoadU(d4, s + stride + p);
-      const auto r2 = hn::LoadU(d4, s + 2 * stride + p);
-      const auto r3 = hn::LoadU(d4, s + 3 * stride + p);
-      const auto a0 = hn::InterleaveLower(d4, r0, r2);
-      const auto a1 = hn::InterleaveLower(d4, r1, r3);
-      const auto a2 = hn::InterleaveUpper(d4, r0, r2);
-      const auto a3 = hn::InterleaveUpper(d4, r1, r3);
+  for (; r < rows / 4 * 4; r += 4) {
+    const float* HWY_RESTRICT r0 = from(r);
+    const float* HWY_RESTRICT r1 = from(r + 1);
+    const float* HWY_RESTRICT r2 = from(r + 2);
+    const float* HWY_RESTRICT r3 = from(r + 3);
+    float* HWY_RESTRICT out = to + r;
+    Index c = 0;
+    for (; c < columns / 4 * 4; c += 4, out += 4 * to_stride) {
+      const auto v0 = hn::LoadU(d4, r0 + c);
+      const auto v1 = hn::LoadU(d4, r1 + c);
+      const auto v2 = hn::LoadU(d4, r2 + c);
+      const auto v3 = hn::LoadU(d4, r3 + c);
+      const auto a0 = hn::InterleaveLower(d4, v0, v2);
+      const auto a1 = hn::InterleaveLower(d4, v1, v3);
+      const auto a2 = hn::InterleaveUpper(d4, v0, v2);
+      const auto a3 = hn::InterleaveUpper(d4, v1, v3);
       hn::StoreU(hn::InterleaveLower(d4, a0, a1), d4, out);
-      hn::StoreU(hn::InterleaveUpper(d4, a0, a1), d4, out + width);
-      hn::StoreU(hn::InterleaveLower(d4, a2, a3), d4, out + 2 * width);
-      hn::StoreU(hn::InterleaveUpper(d4, a2, a3), d4, out + 3 * width);
+      hn::StoreU(hn::InterleaveUpper(d4, a0, a1), d4, out + to_stride);
+      hn::StoreU(hn::InterleaveLower(d4, a2, a3), d4, out + 2 * to_stride);
+      hn::StoreU(hn::InterleaveUpper(d4, a2, a3), d4, out + 3 * to_stride);
     }
-    for (; p < count; ++p, out += width) {
-      for (Index i = 0; i < 4; ++i) out[i] = s[i * stride + p];
+    for (; c < columns; ++c, out += to_stride) {
+      out[0] = r0[c];
+      out[1] = r1[c];
+      out[2] = r2[c];
+      out[3] = r3[c];
     }
   }
 #endif
-  if (r == width) return;
-  for (Index p = 0; p < count; ++p, packed += width) {
-    for (Index i = r; i < width; ++i) packed[i] = i < rows ? source[i * stride + p] : 0.0F;
+  for (; r < rows; ++r) {
+    const float* row = from(r);
+    for (Index c = 0; c < columns; ++c) to[c * to_stride + r] = row[c];
   }
+}
+
+// packed[p][r] = source[r * stride + p] for p < count, r < rows; lanes from `rows` to `width` are +0.
+HWY_NOINLINE inline void transpose_rows(const float* HWY_RESTRICT source, Index stride, Index rows, Index count,
+                                        Index width, float* HWY_RESTRICT packed) {
+  transpose(
+      rows, count, [&](Index r) { return source + r * stride; }, packed, width);
+  if (rows == width) return;
+  for (Index p = 0; p < count; ++p, packed += width) std::fill(packed + rows, packed + width, 0.0F);
 }
 
 // Ascending over the columns j in [first, end) of kSources matrices: acc = step(acc, j, values), where values[s] holds
