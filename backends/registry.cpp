@@ -14,7 +14,8 @@ std::unique_ptr<Executor> make_executor(const std::string& name, const ExecutorO
   if (name == "reference") return reference::make_reference_executor();
   if (name == "cpu" || name == "auto") return cpu::make_cpu_executor(options);
   if (name == "cuda" || name == "hip") {
-    throw Error(ErrorKind::resource, "device '" + name + "' is not compiled into this program; there are: auto, cpu, reference");
+    throw Error(ErrorKind::resource,
+                "device '" + name + "' is not compiled into this program; there are: auto, cpu, reference");
   }
   refuse_value("unknown device '" + name + "'; there are: auto, cpu, reference");
 }

@@ -14,8 +14,8 @@ struct ExecutorOptions {
   std::string instruction_set;  // cpu: "avx512", "avx2", "scalar"; empty: the best of this machine
 };
 
-std::vector<std::string> executor_names();                  // "reference", "cpu"
-std::vector<std::string> instruction_sets();                // of the cpu executor, those this machine can run, best first
+std::vector<std::string> executor_names();    // "reference", "cpu"
+std::vector<std::string> instruction_sets();  // of the cpu executor, those this machine can run, best first
 
 // Throws Error(value) for an unknown name or instruction set, Error(resource) for one that is not there; the message
 // lists what is. "auto" takes the fastest.

@@ -1,6 +1,6 @@
 // samba decode, prefill, convert and inspect on a small trained model.
-#include <catch2/catch.hpp>
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
 #include <sstream>

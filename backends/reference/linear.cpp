@@ -117,9 +117,7 @@ void LinearReference::column_sum(Index rows, Index width, const float* v, float*
   multiply({1, width, rows, ones.data(), rows, 1, v, out});
 }
 
-float LinearReference::dot(Index n, const float* a, const float* b) {
-  return dot_product(n, a, b);
-}
+float LinearReference::dot(Index n, const float* a, const float* b) { return dot_product(n, a, b); }
 
 float LinearReference::sum(Index n, const float* x) {
   return samba::dot(

@@ -11,9 +11,7 @@ namespace samba::reference {
 
 namespace {
 
-inline float negate(float x) {
-  return from_bits(to_bits(x) ^ kSignBit);
-}
+inline float negate(float x) { return from_bits(to_bits(x) ^ kSignBit); }
 
 inline float row_maximum(Index n, const float* x) {
   float maximum = -kInfinity;

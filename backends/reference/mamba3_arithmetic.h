@@ -20,19 +20,11 @@ inline constexpr float kTwoPi = from_bits(0x40C90FDBU);
 inline constexpr float kAFloor = from_bits(0x38D1B717U);  // 1e-4
 
 // mul and mad for operands that are flushed already: the same bits, fewer instructions.
-inline float flushed_mul(float a, float b) {
-  return flush(a * b);
-}
-inline float flushed_mad(float a, float b, float c) {
-  return flush(fma(a, b, c));
-}
+inline float flushed_mul(float a, float b) { return flush(a * b); }
+inline float flushed_mad(float a, float b, float c) { return flush(fma(a, b, c)); }
 
-inline float exp_flushed(float x) {
-  return flush(elementary::exp(x));
-}
-inline float sigmoid_flushed(float x) {
-  return flush(elementary::sigmoid(flush(x)));
-}
+inline float exp_flushed(float x) { return flush(elementary::exp(x)); }
+inline float sigmoid_flushed(float x) { return flush(elementary::sigmoid(flush(x))); }
 
 // F(rsqrt(add(F(div(sum_of_squares, width)), EPS)))                              spec 40 section 3.1 step 3
 inline float norm_rstd(float sum_of_squares, float width) {

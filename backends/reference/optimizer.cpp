@@ -8,9 +8,7 @@ namespace samba::reference {
 
 namespace {
 
-inline float gradient_value(float g, bool maximize) {
-  return flush(maximize ? from_bits(to_bits(g) ^ kSignBit) : g);
-}
+inline float gradient_value(float g, bool maximize) { return flush(maximize ? from_bits(to_bits(g) ^ kSignBit) : g); }
 
 // Hyperparameters are used as they are: only sums and products pass F (spec 61 section 2 step 5).
 SAMBA_FMA_CLONES void adam_elements(const AdamScalars& s, Index n, const float* gradient, float* parameters,

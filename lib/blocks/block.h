@@ -1,5 +1,6 @@
 // What a stack of layers needs from a block, whatever its kind: device pointers in, device pointers out.
-// Shapes, dtypes and finiteness are the caller's business here; the public, checked interface is BlockModule (module.h).
+// Shapes, dtypes and finiteness are the caller's business here; the public, checked interface is BlockModule
+// (module.h).
 #pragma once
 
 #include <memory>
@@ -24,13 +25,14 @@ class BlockState {
  public:
   virtual ~BlockState() = default;
   virtual Index batch_size() const = 0;
-  virtual void reset() = 0;                             // back to the empty sequence
+  virtual void reset() = 0;  // back to the empty sequence
   virtual std::unique_ptr<BlockState> clone() const = 0;
 
   // The exposed pieces (spec 20 section 5, spec 40 section 6) as host arrays in their public layout, and the counters.
   virtual ArrayMap pieces() const = 0;
   virtual std::map<std::string, Index> counters() const = 0;
-  // Overwrites the pieces and counters named; the others keep their values. Shapes must be those of pieces(): Error(value).
+  // Overwrites the pieces and counters named; the others keep their values. Shapes must be those of pieces():
+  // Error(value).
   virtual void set(const ConstArrayMap& pieces, const std::map<std::string, Index>& counters) = 0;
 };
 

@@ -78,8 +78,8 @@ Array::Array(DType dtype, Shape shape) : dtype_(dtype), shape_(std::move(shape))
 Array Array::from_floats(Shape shape, std::span<const float> values) {
   Array array(DType::float32, std::move(shape));
   if (array.byte_size() != values.size_bytes()) {
-    throw Error(ErrorKind::internal, "from_floats: " + std::to_string(values.size()) + " values for the shape " +
-                                         shape_text(array.shape()));
+    throw Error(ErrorKind::internal,
+                "from_floats: " + std::to_string(values.size()) + " values for the shape " + shape_text(array.shape()));
   }
   if (!values.empty()) std::memcpy(array.data(), values.data(), values.size_bytes());
   return array;

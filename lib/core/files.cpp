@@ -77,13 +77,9 @@ void throw_file_error(const std::string& action, const Path& path, int error) {
               "cannot " + action + " " + path.string() + ": " + std::generic_category().message(error));
 }
 
-FileReader::FileReader(Path path) : path_(std::move(path)) {
-  descriptor_ = open_regular(path_, size_);
-}
+FileReader::FileReader(Path path) : path_(std::move(path)) { descriptor_ = open_regular(path_, size_); }
 
-FileReader::~FileReader() {
-  ::close(descriptor_);
-}
+FileReader::~FileReader() { ::close(descriptor_); }
 
 std::size_t FileReader::read(void* buffer, std::size_t bytes) {
   std::size_t done = 0;
@@ -157,9 +153,7 @@ AtomicFile::AtomicFile(Path target) : target_(std::move(target)) {
   }
 }
 
-AtomicFile::~AtomicFile() {
-  discard();
-}
+AtomicFile::~AtomicFile() { discard(); }
 
 void AtomicFile::discard() noexcept {
   if (descriptor_ >= 0) {

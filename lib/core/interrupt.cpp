@@ -31,8 +31,6 @@ InterruptGuard::~InterruptGuard() {
   ::signal(SIGTERM, SIG_DFL);
 }
 
-bool interrupt_requested() noexcept {
-  return requested != 0;
-}
+bool interrupt_requested() noexcept { return requested != 0; }
 
 }  // namespace samba

@@ -28,9 +28,7 @@ Sha256::~Sha256() = default;
 Sha256::Sha256(Sha256&&) noexcept = default;
 Sha256& Sha256::operator=(Sha256&&) noexcept = default;
 
-void Sha256::update(const void* data, std::size_t bytes) {
-  Impl::check(EVP_DigestUpdate(impl_->context, data, bytes));
-}
+void Sha256::update(const void* data, std::size_t bytes) { Impl::check(EVP_DigestUpdate(impl_->context, data, bytes)); }
 
 Sha256Digest Sha256::finish() {
   Sha256Digest digest{};
@@ -40,9 +38,7 @@ Sha256Digest Sha256::finish() {
   return digest;
 }
 
-std::string Sha256::finish_hex() {
-  return to_hex(finish());
-}
+std::string Sha256::finish_hex() { return to_hex(finish()); }
 
 std::string to_hex(std::span<const std::uint8_t> bytes) {
   constexpr std::string_view kDigits = "0123456789abcdef";

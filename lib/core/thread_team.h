@@ -22,11 +22,13 @@ class ThreadTeam {
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls task(member) for member = 0 .. members - 1, member 0 on the calling thread, and returns when all are done.
-  // members <= size(). The first exception of a member is thrown again here. Not re-entrant: a task does not call run().
+  // members <= size(). The first exception of a member is thrown again here. Not re-entrant: a task does not call
+  // run().
   template <class Task>
   void run(int members, Task&& task) {
-    run_erased(members, [](void* context, int member) { (*static_cast<std::remove_reference_t<Task>*>(context))(member); },
-               &task);
+    run_erased(
+        members, [](void* context, int member) { (*static_cast<std::remove_reference_t<Task>*>(context))(member); },
+        &task);
   }
 
  private:

@@ -68,9 +68,7 @@ void Generator::normal(std::span<float> out, double mean, double deviation) {
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = stream_normal(state_.seed, stream, i, center, scale);
 }
 
-void Generator::kaiming_uniform(std::span<float> out, Index fan_in) {
-  kaiming_uniform(out, fan_in, std::sqrt(5.0));
-}
+void Generator::kaiming_uniform(std::span<float> out, Index fan_in) { kaiming_uniform(out, fan_in, std::sqrt(5.0)); }
 
 void Generator::kaiming_uniform(std::span<float> out, Index fan_in, double a) {
   const double bound = static_cast<double>(kaiming_uniform_bound(fan_in, a));
@@ -82,9 +80,7 @@ void Generator::xavier_uniform(std::span<float> out, Index fan_in, Index fan_out
   uniform(out, -bound, bound);
 }
 
-void Generator::kaiming_normal(std::span<float> out, Index fan_in) {
-  kaiming_normal(out, fan_in, std::sqrt(2.0));
-}
+void Generator::kaiming_normal(std::span<float> out, Index fan_in) { kaiming_normal(out, fan_in, std::sqrt(2.0)); }
 
 void Generator::kaiming_normal(std::span<float> out, Index fan_in, double gain) {
   normal(out, 0.0, static_cast<double>(kaiming_normal_deviation(fan_in, gain)));
@@ -94,9 +90,7 @@ void Generator::xavier_normal(std::span<float> out, Index fan_in, Index fan_out,
   normal(out, 0.0, static_cast<double>(xavier_normal_deviation(fan_in, fan_out, gain)));
 }
 
-float kaiming_uniform_bound(Index fan_in) {
-  return kaiming_uniform_bound(fan_in, std::sqrt(5.0));
-}
+float kaiming_uniform_bound(Index fan_in) { return kaiming_uniform_bound(fan_in, std::sqrt(5.0)); }
 
 float kaiming_uniform_bound(Index fan_in, double a) {
   return rounded("bound", std::sqrt(2.0 / (1.0 + a * a)) * std::sqrt(3.0 / fan("fan_in", fan_in)));
@@ -106,9 +100,7 @@ float xavier_uniform_bound(Index fan_in, Index fan_out, double gain) {
   return rounded("bound", gain * std::sqrt(6.0 / (fan("fan_in", fan_in) + fan("fan_out", fan_out))));
 }
 
-float kaiming_normal_deviation(Index fan_in) {
-  return kaiming_normal_deviation(fan_in, std::sqrt(2.0));
-}
+float kaiming_normal_deviation(Index fan_in) { return kaiming_normal_deviation(fan_in, std::sqrt(2.0)); }
 
 float kaiming_normal_deviation(Index fan_in, double gain) {
   return rounded("std", gain / std::sqrt(fan("fan_in", fan_in)));
