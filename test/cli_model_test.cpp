@@ -248,6 +248,35 @@ TEST_CASE("a checkpoint goes to a safetensors folder and back without a bit lost
              Contains("element 5 of norm_f.weight is not finite"));
 }
 
+TEST_CASE("a legacy JSON checkpoint becomes the archive of the same state") {
+  const TemporaryFolder folder;
+  const Path golden = Path(SAMBA_GOLDEN_DIR) / "samba/corrupt";
+  const std::string out = (folder.path() / "new.samba").string();
+  const CommandResult result = samba_command({"convert", (golden / "legacy_ok.ckpt").string(), out});
+  REQUIRE(result.code == 0);
+  CHECK(read_file(out) == read_file(golden / "ok.ckpt"));
+  CHECK(json::parse(samba_command({"inspect", (golden / "legacy_ok.ckpt").string(), "--json"}).out)["format"] ==
+        "legacy JSON");
+}
+
+TEST_CASE("every recorded damaged checkpoint is refused with 3 and its class") {
+  const TemporaryFolder folder;
+  const Path golden = Path(SAMBA_GOLDEN_DIR) / "samba/corrupt";
+  const json index = json::parse(read_file(golden / "index.json"));
+  const auto check = [&](const json& expected, const std::vector<std::string>& arguments) {
+    const CommandResult result = samba_command(arguments);
+    INFO(arguments[0] << " " << arguments[1] << ": " << result.err);
+    CHECK(result.code == (expected.is_null() ? 0 : 3));
+    if (!expected.is_null()) CHECK_THAT(result.err, Contains(expected["class"].get<std::string>()));
+  };
+  for (const json& variant : index["variants"]) {
+    const std::string file = (golden / variant["file"].get<std::string>()).string();
+    check(variant["inference"], {"inspect", file});
+    check(variant["train"], {"convert", file, (folder.path() / "out.samba").string()});
+  }
+  CHECK(index["variants"].size() > 80);
+}
+
 TEST_CASE("convert refuses what it does not offer") {
   const TemporaryFolder folder;
   const auto message = [&](std::vector<std::string> more) {
