@@ -4,8 +4,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include <unistd.h>
-
 #include "samba/backends/registry.h"
 #include "samba/core/error.h"
 #include "samba/core/files.h"
@@ -13,25 +11,13 @@
 #include "samba/numerics/float32.h"
 #include "samba/verify/case_file.h"
 #include "samba/verify/verify.h"
+#include "temporary_folder.h"
 
 namespace samba {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / ("samba_driver_" + std::to_string(::getpid()))) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  fs::path operator/(const std::string& name) const { return path_ / name; }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 fs::path golden(const std::string& name) { return fs::path(SAMBA_GOLDEN_DIR) / name; }
 
@@ -42,7 +28,7 @@ verify::VerifyReport run(const fs::path& path) {
 
 // A copy of a case whose tensors and JSON `edit` may change.
 template <class Edit>
-fs::path edited_copy(const Folder& folder, const std::string& name, Edit&& edit) {
+fs::path edited_copy(const TemporaryFolder& folder, const std::string& name, Edit&& edit) {
   SafetensorsFile file = read_safetensors(golden(name));
   json body = json::parse(file.metadata.at("case"));
   edit(body, file.tensors);
@@ -71,7 +57,7 @@ std::string refusal(const fs::path& path) {
 }  // namespace
 
 TEST_CASE("one flipped bit of an expected tensor is reported with its position, both values and the distance") {
-  const Folder folder;
+  const TemporaryFolder folder;
   float want = 0.0F;
   const auto path = edited_copy(folder, "core/linear_5x7x9.safetensors", [&](json&, ArrayMap& tensors) {
     flip_bit(tensors.at("grad.weight"), 20);
@@ -95,7 +81,7 @@ TEST_CASE("one flipped bit of an expected tensor is reported with its position, 
 }
 
 TEST_CASE("the earliest stage that leaves the record is told first") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto path = edited_copy(folder, "mamba3/b2_l5.safetensors", [](json&, ArrayMap& tensors) {
     flip_bit(tensors.at("out.y0"), 0);
     flip_bit(tensors.at("stage.gate"), 3);
@@ -130,7 +116,7 @@ TEST_CASE("another shape or dtype is a difference even if the bytes are equal") 
 }
 
 TEST_CASE("a file with an unknown key, kind, op or schema is refused as a whole") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto with = [&](const std::string& name, const std::function<void(json&)>& edit) {
     return refusal(edited_copy(folder, name, [&](json& body, ArrayMap&) { edit(body); }));
   };
@@ -146,7 +132,7 @@ TEST_CASE("a file with an unknown key, kind, op or schema is refused as a whole"
 }
 
 TEST_CASE("a case that names a tensor no file holds is different, never equal") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto path = edited_copy(folder, "mamba3/b2_l5.safetensors",
                                 [](json& body, ArrayMap&) { body["calls"][0]["y"] = "out.missing"; });
   const verify::VerifyReport report = run(path);
@@ -155,7 +141,7 @@ TEST_CASE("a case that names a tensor no file holds is different, never equal") 
 }
 
 TEST_CASE("a refusal that does not come, or lacks a word, is a difference") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const json list = json::parse(read_file(golden("mamba3/refusals.json")));
   json body;
   for (const json& entry : list["cases"]) {
@@ -184,7 +170,7 @@ TEST_CASE("a refusal that does not come, or lacks a word, is a difference") {
 }
 
 TEST_CASE("what samba does not have is not applicable, with its reason, and never counted as equal") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto path =
       edited_copy(folder, "mamba3/b2_l5.safetensors", [](json& body, ArrayMap&) { body["weight_format"] = "int8"; });
   const verify::VerifyReport report = run(path);
@@ -194,7 +180,7 @@ TEST_CASE("what samba does not have is not applicable, with its reason, and neve
 }
 
 TEST_CASE("the JSON report holds the counts and the first difference") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto path = edited_copy(folder, "core/linear_5x7x9.safetensors",
                                 [](json&, ArrayMap& tensors) { flip_bit(tensors.at("out.c"), 4); });
   const auto executor = make_executor("reference");

@@ -30,11 +30,17 @@ int verify_recorded(const VerifyFlags& flags, const CommonOptions& common) {
   verify::VerifyOptions options;
   options.id_part = flags.only;
   if (flags.tutorial_steps >= 0) options.most_tutorial_steps = static_cast<std::size_t>(flags.tutorial_steps);
+  std::unique_ptr<Progress> progress;
+  options.progress = [&](std::size_t done, std::size_t total, const std::string& id) {
+    if (!progress) progress = std::make_unique<Progress>(common.progress, "verify", "cases", 0, total);
+    progress->update(done, id);
+  };
   const verify::VerifyReport report =
       verify::verify_cases(*executor, paths, options, [&](const verify::CaseResult& result) {
         const bool shown = flags.all || result.verdict == verify::Verdict::different;
         if (shown && !common.json) print(verify::result_line(result) + "\n");
       });
+  if (progress) progress->finish();
   if (report.results.empty())
     refuse_value("--cases holds no case" + (flags.only.empty() ? "" : " of --only " + flags.only));
   if (common.json) {

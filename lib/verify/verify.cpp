@@ -103,10 +103,13 @@ VerifyReport verify_cases(Executor& executor, std::span<const std::filesystem::p
   for (const auto& path : paths) {
     for (Case& one : loader.load(path)) cases.push_back(std::move(one));
   }
+  std::erase_if(cases, [&](const Case& test) {
+    return test.id.find(options.id_part) == std::string::npos ||
+           (options.accept && !options.accept(test.id, test.kind));
+  });
   VerifyReport report;
   for (const Case& test : cases) {
-    if (test.id.find(options.id_part) == std::string::npos) continue;
-    if (options.accept && !options.accept(test.id, test.kind)) continue;
+    if (options.progress) options.progress(report.results.size(), cases.size(), test.id);
     CaseResult result;
     result.id = test.id;
     result.kind = test.kind;

@@ -24,6 +24,8 @@ struct VerifyOptions {
   std::function<bool(const std::string& id, const std::string& kind)> accept;
   // Of the kind "tutorial": at most so many training steps; then the results that need all of them are not compared.
   std::optional<std::size_t> most_tutorial_steps;
+  // Told before each case how many are done and how many there are.
+  std::function<void(std::size_t done, std::size_t total, const std::string& id)> progress;
 };
 
 enum class Verdict { equal, different, not_applicable };
