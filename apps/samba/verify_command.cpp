@@ -21,7 +21,7 @@ struct VerifyFlags {
   std::string only;
   std::string model;
   bool all = false;
-  int tutorial_steps = -1;
+  int tutorial_steps = 0;  // 0: all
 };
 
 int verify_recorded(const VerifyFlags& flags, const CommonOptions& common) {
@@ -29,7 +29,7 @@ int verify_recorded(const VerifyFlags& flags, const CommonOptions& common) {
   const std::vector<std::filesystem::path> paths(flags.cases.begin(), flags.cases.end());
   verify::VerifyOptions options;
   options.id_part = flags.only;
-  if (flags.tutorial_steps >= 0) options.most_tutorial_steps = static_cast<std::size_t>(flags.tutorial_steps);
+  if (flags.tutorial_steps > 0) options.most_tutorial_steps = static_cast<std::size_t>(flags.tutorial_steps);
   std::unique_ptr<Progress> progress;
   options.progress = [&](std::size_t done, std::size_t total, const std::string& id) {
     if (!progress) progress = std::make_unique<Progress>(common.progress, "verify", "cases", 0, total);
@@ -47,8 +47,11 @@ int verify_recorded(const VerifyFlags& flags, const CommonOptions& common) {
     print(verify::report_json(report, *executor).dump() + "\n");
   } else {
     print("device " + executor->name() + ", instruction set " + executor->instruction_set() + ", threads " +
-          std::to_string(executor->threads()) + "\n" + verify::summary_table(report) + verify::closing_line(report) +
-          "\n");
+          std::to_string(executor->threads()) + "\n" + verify::summary_table(report));
+    if (flags.tutorial_steps > 0) {
+      print("of tutorials only the first " + std::to_string(flags.tutorial_steps) + " steps were compared\n");
+    }
+    print(verify::closing_line(report) + "\n");
   }
   return report.passed() ? 0 : 1;
 }
@@ -95,8 +98,10 @@ void add_verify_command(CLI::App& app, CommandLine& line) {
   command->add_option("--only", flags->only, "with --cases: only the cases whose name holds this text");
   command->add_flag("--all", flags->all, "with --cases: a line for every case, not only for those that differ");
   command
-      ->add_option("--tutorial-steps", flags->tutorial_steps, "with --cases: at most so many steps of long trainings")
-      ->check(CLI::NonNegativeNumber);
+      ->add_option(
+          "--tutorial-steps", flags->tutorial_steps,
+          "with --cases: take only the first so many steps of tutorials, and leave the rest of them uncompared")
+      ->check(CLI::PositiveNumber);
   command->add_option("--model", flags->model, "check a checkpoint: a .samba file or a run folder");
   line.on(command, "samba verify --cases test/golden --device cpu\n  samba verify --model runs/first", [flags, &line] {
     if (flags->cases.empty() == flags->model.empty()) refuse_value("samba verify needs either --cases or --model");

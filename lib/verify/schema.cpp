@@ -47,7 +47,7 @@ const std::string kSchedule = "kind peak_lr min_lr warmup_steps total_steps";
 // Beside the envelope.
 const KeyTable kCases = {
     {"weights", ""},
-    {"block", "block dims? options weight_format calls weight_edits? tensors? expect_refusal?"},
+    {"block", "block dims? options weight_format calls weight_edits? tensors? expect_refusal? reference_accepts?"},
     {"math_unary", "functions"},
     {"math_binary", "functions"},
     {"gemm", "dims options"},
