@@ -8,6 +8,7 @@
 #include "samba/backends/cpu/linear.h"
 #include "samba/backends/cpu/loss.h"
 #include "samba/backends/cpu/mamba1.h"
+#include "samba/backends/cpu/mamba2.h"
 #include "samba/backends/cpu/mamba3.h"
 #include "samba/backends/cpu/norm.h"
 #include "samba/backends/cpu/optimizer.h"
@@ -71,6 +72,7 @@ class CpuExecutor final : public Executor {
   LinearKernels& linear() override { return linear_; }
   LossKernels& loss() override { return loss_; }
   Mamba1Kernels& mamba1() override { return mamba1_; }
+  Mamba2Kernels& mamba2() override { return mamba2_; }
   Mamba3Kernels& mamba3() override { return mamba3_; }
   NormKernels& norm() override { return norm_; }
   OptimizerKernels& optimizer() override { return optimizer_; }
@@ -88,6 +90,7 @@ class CpuExecutor final : public Executor {
   LinearCpu linear_{context_};
   LossCpu loss_{context_};
   Mamba1Cpu mamba1_{context_};
+  Mamba2Cpu mamba2_{context_};
   Mamba3Cpu mamba3_{context_};
   NormCpu norm_{context_, linear_};
   OptimizerCpu optimizer_{context_};

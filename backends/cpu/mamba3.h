@@ -7,7 +7,7 @@
 //   mamba3_scan_backward.cpp      scan_backward                              sections 3.4 to 3.8, 3.11
 //   mamba3_tail_chain.cpp         the serial chain over a whole chunk        section 3.7 step 5
 //   mamba3_rotate_backward.cpp    rotate_backward                            sections 3.3, 3.9, 3.10, 3.12
-//   mamba3-inl.h                  vectors with the spec's operations, products of small tiles, row dots
+//   tiles-inl.h                   vectors with the spec's operations, products of small tiles, row dots
 #pragma once
 
 #include "samba/backends/cpu/context.h"

@@ -8,6 +8,7 @@
 #include "samba/backends/reference/linear.h"
 #include "samba/backends/reference/loss.h"
 #include "samba/backends/reference/mamba1.h"
+#include "samba/backends/reference/mamba2.h"
 #include "samba/backends/reference/mamba3.h"
 #include "samba/backends/reference/norm.h"
 #include "samba/backends/reference/optimizer.h"
@@ -32,6 +33,7 @@ class ReferenceExecutor final : public Executor {
   LinearKernels& linear() override { return linear_; }
   LossKernels& loss() override { return loss_; }
   Mamba1Kernels& mamba1() override { return mamba1_; }
+  Mamba2Kernels& mamba2() override { return mamba2_; }
   Mamba3Kernels& mamba3() override { return mamba3_; }
   NormKernels& norm() override { return norm_; }
   OptimizerKernels& optimizer() override { return optimizer_; }
@@ -47,6 +49,7 @@ class ReferenceExecutor final : public Executor {
   LinearReference linear_;
   LossReference loss_;
   Mamba1Reference mamba1_;
+  Mamba2Reference mamba2_;
   Mamba3Reference mamba3_;
   NormReference norm_;
   OptimizerReference optimizer_;

@@ -17,8 +17,8 @@ std::shared_ptr<const BlockRules> make_rules(Executor& executor, const std::stri
   if (kind == "transformer") return make_transformer_rules(executor, options, weights);
   if (kind == "mamba3") return make_mamba3_rules(executor, options, weights);
   if (kind == "mamba1") return make_mamba1_rules(executor, options, weights);
-  if (kind == "mamba2") refuse_unsupported("blocks of kind 'mamba2' are not offered");
-  refuse_value("unknown kind of block '" + kind + "'; there are: transformer, mamba1, mamba3");
+  if (kind == "mamba2") return make_mamba2_rules(executor, options, weights);
+  refuse_value("unknown kind of block '" + kind + "'; there are: transformer, mamba1, mamba2, mamba3");
 }
 
 std::size_t weight_index(const std::vector<WeightSpec>& specs, const std::string& name) {

@@ -1,5 +1,5 @@
 // A block with its own weights and state on one executor, called with host arrays: the public, checked interface to the
-// blocks (spec 20, 21, 30, 32, 40, 41). Whatever a call refuses is refused before anything changes; messages hold the
+// blocks (spec 20, 21, 30 to 32, 40, 41). Whatever a call refuses is refused before anything changes; messages hold the
 // names and numbers of the spec's refusal tables.
 //
 // Threads: a module, its states, sessions and tapes are used by one thread at a time; re-entrant use is refused. The
@@ -95,9 +95,9 @@ struct NamedGradients {
 
 class BlockModule {
  public:
-  // kind: "transformer", "mamba1" or "mamba3". options: the block's options as a JSON object (spec 20 section 1; the
-  // others: none but numeric_mode). weights: float32 arrays by public name; the module copies them. Refusals: spec 20
-  // section 8, spec 40 section 9.
+  // kind: "transformer", "mamba1", "mamba2" or "mamba3". options: the block's options as a JSON object (spec 20 section
+  // 1; mamba2: dt_limit, two numbers, "inf" and "-inf" included; all: numeric_mode). weights: float32 arrays by public
+  // name; the module copies them. Refusals: spec 20 section 8, spec 30 section 7, spec 31 section 8, spec 40 section 9.
   BlockModule(Executor& executor, const std::string& kind, const nlohmann::json& options, const ConstArrayMap& weights);
   ~BlockModule();
   BlockModule(BlockModule&&) noexcept;

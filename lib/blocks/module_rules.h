@@ -67,6 +67,8 @@ std::shared_ptr<const BlockRules> make_transformer_rules(Executor& executor, con
                                                          const ConstArrayMap& weights);
 std::shared_ptr<const BlockRules> make_mamba1_rules(Executor& executor, const nlohmann::json& options,
                                                     const ConstArrayMap& weights);
+std::shared_ptr<const BlockRules> make_mamba2_rules(Executor& executor, const nlohmann::json& options,
+                                                    const ConstArrayMap& weights);
 std::shared_ptr<const BlockRules> make_mamba3_rules(Executor& executor, const nlohmann::json& options,
                                                     const ConstArrayMap& weights);
 

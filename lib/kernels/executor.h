@@ -13,6 +13,7 @@
 #include "samba/kernels/linear.h"
 #include "samba/kernels/loss.h"
 #include "samba/kernels/mamba1.h"
+#include "samba/kernels/mamba2.h"
 #include "samba/kernels/mamba3.h"
 #include "samba/kernels/memory.h"
 #include "samba/kernels/norm.h"
@@ -42,6 +43,7 @@ class Executor {
   virtual RopeKernels& rope() = 0;
   virtual AttentionKernels& attention() = 0;
   virtual Mamba1Kernels& mamba1() = 0;
+  virtual Mamba2Kernels& mamba2() = 0;
   virtual Mamba3Kernels& mamba3() = 0;
 };
 

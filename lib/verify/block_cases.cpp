@@ -105,7 +105,7 @@ class BlockCase {
       for (const auto& [piece, tensor] : member_or_empty(expected["state"], "pieces").items()) {
         const auto found = pieces.find(piece);
         run_.check.holds(where + ": piece " + piece, found != pieces.end(), "the state has no piece of this name");
-        if (found != pieces.end()) run_.check.array(tensor, found->second, resolve(tensor));
+        if (found != pieces.end()) check_piece(run_.check, tensor, found->second, resolve(tensor));
       }
       check_counters(run_.check, where + ": state", expected["state"], block_->state(call).counters());
     }

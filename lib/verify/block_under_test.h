@@ -52,6 +52,8 @@ class BlockUnderTest {
 };
 
 // Compares the counters that `expected` lists with `got`.
+// The rows that a case records of a piece: all, or the first ones of a Mamba-2 buffer.
+void check_piece(Checker& check, const std::string& what, const Array& got, const Array& want);
 void check_counters(Checker& check, const std::string& where, const json& expected,
                     const std::map<std::string, Index>& got);
 

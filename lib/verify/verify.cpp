@@ -43,10 +43,6 @@ void refuse_missing_features(const Case& test) {
   const json& body = *test.body;
   const json& model = test.kind == "columns" ? body.at("model") : body;
   const auto missing = [](const std::string& what) { throw NotApplicable("samba has no " + what); };
-  if (model.contains("block")) {
-    const std::string block = model["block"];
-    if (block == "mamba2") missing(block + " block");
-  }
   if (test.kind.starts_with("mlp") || model.value("type", "") == "mlp") missing("MLP");
   if (test.kind.starts_with("lowbit")) missing("packed weights");
   const std::string format = model.value("weight_format", "float32");

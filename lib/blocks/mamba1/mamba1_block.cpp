@@ -26,10 +26,9 @@ Mamba1Block::Mamba1Block(Executor& executor, Index d_model, ConvWeightShape conv
 std::vector<WeightSpec> Mamba1Block::make_weight_specs(Index d_model, ConvWeightShape conv_shape) {
   const Index inner = mamba1::d_inner(d_model);
   const Index rank = mamba1::dt_rank(d_model);
-  const Shape conv = conv_shape == ConvWeightShape::squeezed ? Shape{inner, kConvTaps} : Shape{inner, 1, kConvTaps};
   return {{"norm.weight", {d_model}},
           {"in_proj.weight", {2 * inner, d_model}},
-          {"conv1d.weight", conv},
+          {"conv1d.weight", conv_weight_shape(inner, conv_shape)},
           {"conv1d.bias", {inner}},
           {"x_proj.weight", {mamba1::x_proj_width(d_model), inner}},
           {"dt_proj.weight", {inner, rank}},

@@ -6,6 +6,7 @@
 
 #include "samba/blocks/block.h"
 #include "samba/blocks/mamba1/mamba1_state.h"
+#include "samba/blocks/weight_checks.h"
 #include "samba/kernels/conv.h"
 #include "samba/kernels/mamba1.h"
 #include "samba/numerics/float32.h"
@@ -16,9 +17,6 @@ namespace samba {
 enum class Mamba1Weight { norm, in_proj, conv, conv_bias, x_proj, dt_proj, dt_bias, a_log, d, out_proj };
 inline constexpr std::size_t kMamba1Weights = 10;
 inline constexpr float kMamba1NormEpsilon = from_bits(0x3727C5ACU);  // 1e-5
-
-// How conv1d.weight and its gradient are shaped; the bytes are the same.
-enum class ConvWeightShape { with_group_axis, squeezed };  // (di, 1, 4), (di, 4)
 
 // What a forward leaves in the workspace for the backward and the stages.
 struct Mamba1Activations {

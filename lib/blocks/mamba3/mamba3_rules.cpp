@@ -1,18 +1,13 @@
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "samba/blocks/mamba3/mamba3_block.h"
 #include "samba/blocks/module_rules.h"
-#include "samba/blocks/refusals.h"
+#include "samba/blocks/weight_checks.h"
 #include "samba/core/error.h"
 
 namespace samba {
 
 namespace {
-
-void append(std::string& list, const std::string& name) { list += (list.empty() ? "" : ", ") + name; }
-
-std::string or_none(const std::string& list) { return list.empty() ? "none" : list; }
 
 class Mamba3Rules final : public BlockRules {
  public:
@@ -66,12 +61,7 @@ class Mamba3Rules final : public BlockRules {
       const auto piece = static_cast<Mamba3Piece>(i);
       const bool input_state = piece == Mamba3Piece::pending_k || piece == Mamba3Piece::pending_v;
       if (input_state && !typed.pending()) continue;
-      const Index found =
-          executor_.elementwise().first_non_finite(element_count(typed.piece_shape(piece)), typed.data(piece));
-      if (found < 0) continue;
-      float value = 0.0F;
-      executor_.memory().copy_to_host(&value, typed.data(piece) + found, sizeof value);
-      refuse_non_finite(std::string(Mamba3State::piece_name(piece)), value, found);
+      check_piece_finite(executor_, Mamba3State::piece_name(piece), typed.piece_shape(piece), typed.data(piece));
     }
   }
 
@@ -89,56 +79,19 @@ class Mamba3Rules final : public BlockRules {
   Index d_model_;
 };
 
-void check_names(const ConstArrayMap& weights) {
-  const std::vector<WeightSpec> specs = Mamba3Block::make_weight_specs(32);
-  std::string wanted, missing, unknown;
-  for (const WeightSpec& spec : specs) {
-    append(wanted, spec.name);
-    if (weights.count(spec.name) == 0) append(missing, spec.name);
-  }
-  for (const auto& [name, array] : weights) {
-    const bool known =
-        std::any_of(specs.begin(), specs.end(), [&](const WeightSpec& spec) { return spec.name == name; });
-    if (!known) append(unknown, name);
-  }
-  if (missing.empty() && unknown.empty()) return;
-  refuse_value("the weights of a mamba3 block are exactly " + wanted + "; missing: " + or_none(missing) +
-               "; unknown: " + or_none(unknown));
-}
-
-void check_options(const nlohmann::json& options) {
-  if (options.is_null()) return;
-  if (!options.is_object()) refuse_type("options must be a JSON object, got " + std::string(options.type_name()));
-  for (auto option = options.begin(); option != options.end(); ++option) {
-    if (option.key() != "numeric_mode") {
-      refuse_type("a mamba3 block has no option '" + option.key() + "'; it has numeric_mode");
-    }
-    if (!option->is_string() || option->get<std::string>() != "identical") {
-      refuse_unsupported("numeric_mode " + option->dump() + " is not offered; accepted: identical");
-    }
-  }
-}
-
 }  // namespace
 
 std::shared_ptr<const BlockRules> make_mamba3_rules(Executor& executor, const nlohmann::json& options,
                                                     const ConstArrayMap& weights) {
-  check_names(weights);
-  for (const WeightSpec& spec : Mamba3Block::make_weight_specs(32)) {
-    refuse_other_dtype("weight " + spec.name, weights.at(spec.name));
-  }
-  const Shape& norm = weights.at("block_norm.weight").shape;
-  if (norm.size() != 1 || norm[0] < 1) {
-    refuse_value("weight block_norm.weight must be one-dimensional and not empty, got the shape " + shape_text(norm));
-  }
-  const Index d_model = norm[0];
+  const std::vector<WeightSpec> names = Mamba3Block::make_weight_specs(32);
+  check_weight_names("mamba3", names, weights);
+  check_weight_dtypes(names, weights);
+  const Index d_model = check_weight_vector("block_norm.weight", weights);
   if (d_model % 32 != 0) {
     refuse_value("d_model must be a multiple of 32, got " + std::to_string(d_model) + " (block_norm.weight)");
   }
-  for (const WeightSpec& spec : Mamba3Block::make_weight_specs(d_model)) {
-    refuse_other_array("weight " + spec.name, weights.at(spec.name), spec.shape);
-  }
-  check_options(options);
+  check_weight_shapes(Mamba3Block::make_weight_specs(d_model), weights);
+  check_mamba_options("mamba3", options);
   return std::make_shared<Mamba3Rules>(executor, d_model);
 }
 
