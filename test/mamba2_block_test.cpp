@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "block_fixture.h"
+#include "count_allocations.h"
 #include "samba/blocks/mamba2/mamba2_block.h"
 #include "samba/blocks/module.h"
 
@@ -188,6 +189,38 @@ TEST_CASE("A mamba2 session decodes across a chunk with its own weights and stat
     CHECK(state->counters().at("buffered_tokens") == 255);
     session.close();
     CHECK(state->counters().at("buffered_tokens") == 2);
+  }
+}
+
+TEST_CASE("on the cpu a mamba2 step and a second training pass of a shape allocate nothing") {
+  for (const std::string& set : instruction_sets()) {
+    INFO(set);
+    const auto executor = make_executor("cpu", {.threads = 1, .instruction_set = set});
+    Mamba2Block block(*executor, 32);
+    Workspace workspace(executor->memory());
+    const ArrayMap weights = drawn_weights(block.weight_specs());
+    ArrayMap gradients = weights;
+    std::vector<const float*> values;
+    std::vector<float*> outputs;
+    for (const WeightSpec& spec : block.weight_specs()) {
+      values.push_back(weights.at(spec.name).floats().data());
+      outputs.push_back(gradients.at(spec.name).floats().data());
+    }
+    block.bind_weights(values);
+    const Array x = drawn(215, {1, 258, 32});
+    Array y = x, dx = x;
+    const auto state = block.allocate_state(1, 0);
+    const auto pass = [&] {
+      block.weights_changed();
+      block.forward(1, 1, x.floats().data(), y.floats().data(), state.get(), workspace, nullptr);
+      block.backward(1, 258, x.floats().data(), x.floats().data(), dx.floats().data(), outputs, workspace, nullptr);
+    };
+    pass();
+    pass();
+    const std::size_t before = allocations;
+    pass();
+    const std::size_t made = allocations - before;
+    CHECK(made == 0);
   }
 }
 

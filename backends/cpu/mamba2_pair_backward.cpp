@@ -156,9 +156,10 @@ void pair_part(const Mamba2Call& call, const Mamba2Gradients& g, Index base, Ind
     const ChunkOf c = chunk_unit(call, base * call.heads() + unit);
     float* segments = pairs + 2 * unit * kPair;
     gather_inputs(c, s.xd, s.da);
-    std::fill(s.xd + c.real * P, s.xd + std::min(Q, round_up_to_lanes(c.real)) * P, 0.0F);
+    const Index width = round_up_to_lanes(c.real);
+    std::fill(s.xd + c.real * P, s.xd + width * P, 0.0F);
     transpose(
-        std::min(Q, round_up_to_lanes(c.real)), P, [&](Index j) { return s.xd + j * P; }, s.xd_t, Q);
+        width, P, [&](Index j) { return s.xd + j * P; }, s.xd_t, Q);
     row_groups(0, c.real, [&](auto count, Index row) { pair_rows<count()>(c, g, s, row, segments, segments + kPair); });
     segment_gradients(c, g, s);
     input_gradients(c, g, s);

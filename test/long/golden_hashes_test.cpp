@@ -28,6 +28,13 @@ Golden mamba1_suite() {
            {"mamba1/d256_int8_l130", "samba has no int8 weights"}}};
 }
 
+Golden mamba2_suite() {
+  return {{"hashes/mamba2.json"},
+          13,
+          {{"mamba2/d256_bf16_l130_decode", "samba has no bfloat16 weights"},
+           {"mamba2/d256_int8_l130", "samba has no int8 weights"}}};
+}
+
 Golden mamba3_suite() {
   return {{"hashes/mamba3.json"},
           12,
@@ -61,6 +68,10 @@ TEST_CASE("the hash suite of Mamba-1 holds on the cpu") {
   check_golden_on_cpu(mamba1_suite(), part(mamba1_suite(), "d128", 6));
 }
 
+TEST_CASE("the hash suite of Mamba-2 holds on the cpu") {
+  check_golden_on_cpu(mamba2_suite(), part(mamba2_suite(), "backward_d128", 2));
+}
+
 TEST_CASE("the hash suite of Mamba-3 holds on the cpu") {
   check_golden_on_cpu(mamba3_suite(), part(mamba3_suite(), "d128", 6));
 }
@@ -74,6 +85,7 @@ TEST_CASE("blocks of the hash suites hold on the reference executor") {
   check_golden(part(transformer_suite(), "d256_mha_l64", 1), "reference");
   check_golden(part(transformer_suite(), "backward_d256_gqa", 1), "reference");
   check_golden(part(mamba1_suite(), "d128", 6), "reference");
+  check_golden(part(mamba2_suite(), "d128", 8), "reference");
   check_golden(part(mamba3_suite(), "d128", 6), "reference");
 }
 
