@@ -10,7 +10,7 @@ namespace samba::apps {
 namespace {
 
 constexpr double kBarInterval = 0.1;   // seconds between two drawings of the bar
-constexpr double kLineInterval = 3.0;  // seconds between two plain lines
+constexpr double kLineInterval = 10.0;  // seconds between two plain lines
 constexpr int kBarWidth = 24;
 
 void write_error(const std::string& text) {
