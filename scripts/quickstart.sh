@@ -19,10 +19,10 @@ else
   "$samba" train --config configs/quickstart.json --out "$run" --force # moves aside what never came to a checkpoint
 fi
 
-prompt="This program is "
+prompt="This License "
 say "Continue the prompt \"$prompt\""
 printf '%s' "$prompt"
-"$samba" decode --model "$run" --prompt "$prompt" --max-tokens 160 --temperature 0.5 --seed 1
+"$samba" decode --model "$run" --prompt "$prompt" --max-tokens 160 --temperature 0.4 --seed 1
 
 say "Verify the checkpoint"
 "$samba" verify --model "$run"

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <new>
 
 #include "commands.h"
@@ -49,7 +50,7 @@ std::string join(const std::vector<std::string>& names) {
 std::string version_text() {
   const std::unique_ptr<Executor> best = samba::make_executor("auto");
   return "samba " SAMBA_VERSION "\nbuild: " SAMBA_BUILD_DESCRIPTION "\ndevices: auto, " + join(executor_names()) +
-         "\ninstruction sets: " + join(instruction_sets()) + " (chosen: " + best->instruction_set() + ")\n";
+         "\ninstruction sets: " + join(instruction_sets()) + " (chosen: " + best->instruction_set() + ")";
 }
 
 void add_common_flags(CLI::App& app, CommonOptions& common) {
@@ -185,6 +186,8 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const Error& error) {
     return apps::fail(error.what(), apps::exit_code(error.kind()));
+  } catch (const std::filesystem::filesystem_error& error) {
+    return apps::fail(error.what(), apps::exit_code(ErrorKind::value));
   } catch (const std::bad_alloc&) {
     return apps::fail("out of memory", 4);
   } catch (const std::exception& error) {

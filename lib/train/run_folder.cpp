@@ -35,6 +35,14 @@ bool holds_a_run(const Path& folder) {
   return fs::exists(folder / "config.json") || fs::exists(folder / "checkpoints") || fs::exists(folder / "latest");
 }
 
+// The path as the user gave it, without a slash at its end; one that has no name of its own ("." or "..") in full.
+Path tidy(const Path& given) {
+  Path path = given.lexically_normal();
+  if (path.filename().empty()) path = path.parent_path();
+  if (path.empty() || path.filename() == "." || path.filename() == "..") path = fs::weakly_canonical(given);
+  return path;
+}
+
 // The first free name "FOLDER.old-N".
 Path old_name(const Path& folder) {
   for (int n = 1;; ++n) {
@@ -151,8 +159,7 @@ RunFolder::~RunFolder() {
 }
 
 std::unique_ptr<RunFolder> RunFolder::create(const Path& folder, bool force) {
-  const Path place = fs::absolute(folder).lexically_normal();
-  const Path clean = place.filename().empty() ? place.parent_path() : place;
+  const Path clean = tidy(folder);
   if (fs::exists(clean) && !fs::is_directory(clean)) {
     refuse_value("--out " + clean.string() + " is a file; a folder is needed");
   }
@@ -168,11 +175,10 @@ std::unique_ptr<RunFolder> RunFolder::create(const Path& folder, bool force) {
 }
 
 std::unique_ptr<RunFolder> RunFolder::resume(const Path& path) {
-  const Path place = fs::absolute(path).lexically_normal();
-  if (!fs::exists(place)) refuse_value("--resume: there is no run " + path.string());
-  const bool archive = !fs::is_directory(place);
-  const Path clean = place.filename().empty() ? place.parent_path() : place;
-  const Path folder = archive ? place.parent_path().parent_path() : clean;
+  if (!fs::exists(path)) refuse_value("--resume: there is no run " + path.string());
+  const bool archive = !fs::is_directory(path);
+  const Path place = archive ? fs::weakly_canonical(path) : tidy(path);
+  const Path folder = archive ? place.parent_path().parent_path() : place;
   if (!fs::exists(folder / "config.json")) {
     refuse_value("--resume: " + folder.string() + " holds no run (no config.json)");
   }
