@@ -9,7 +9,7 @@ namespace samba::apps {
 
 namespace {
 
-constexpr double kBarInterval = 0.1;   // seconds between two drawings of the bar
+constexpr double kBarInterval = 0.1;    // seconds between two drawings of the bar
 constexpr double kLineInterval = 10.0;  // seconds between two plain lines
 constexpr int kBarWidth = 24;
 
