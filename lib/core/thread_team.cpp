@@ -3,6 +3,11 @@
 #include <chrono>
 #include <utility>
 
+#if defined(__linux__)
+#include <pthread.h>
+#include <sched.h>
+#endif
+
 namespace samba {
 
 namespace {
@@ -45,6 +50,20 @@ ThreadTeam::~ThreadTeam() {
   for (std::thread& worker : workers_) worker.join();
 }
 
+// The kernel may wake a sleeping worker on the processor of the calling thread, where it waits for milliseconds behind
+// it, whatever other processors idle. So the workers may run wherever the caller may, except on its processor.
+void ThreadTeam::leave_caller_alone() {
+#if defined(__linux__)
+  const int here = sched_getcpu();
+  if (here == caller_processor_ || here < 0 || here >= CPU_SETSIZE) return;
+  caller_processor_ = here;
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
+  CPU_CLR(static_cast<std::size_t>(here), &allowed);
+  for (std::thread& worker : workers_) pthread_setaffinity_np(worker.native_handle(), sizeof allowed, &allowed);
+#endif
+}
+
 void ThreadTeam::call(int member) noexcept {
   try {
     function_(context_, member);
@@ -72,6 +91,7 @@ void ThreadTeam::run_erased(int members, Function function, void* context) {
     function(context, 0);
     return;
   }
+  leave_caller_alone();
   function_ = function;
   context_ = context;
   members_ = members;

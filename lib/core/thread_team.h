@@ -37,6 +37,7 @@ class ThreadTeam {
   void run_erased(int members, Function function, void* context);
   void work(int member);
   void call(int member) noexcept;
+  void leave_caller_alone();
 
   // The task in hand; written before `round_` is advanced, read after it was seen.
   Function function_ = nullptr;
@@ -45,6 +46,7 @@ class ThreadTeam {
   alignas(64) std::atomic<std::uint32_t> round_{0};
   alignas(64) std::atomic<int> pending_{0};
   std::atomic<bool> stop_{false};
+  int caller_processor_ = -1;  // the processor the workers keep off; -1: none yet
   std::mutex failure_mutex_;
   std::exception_ptr failure_;
   std::vector<std::thread> workers_;

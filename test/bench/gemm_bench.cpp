@@ -1,5 +1,7 @@
 // The identical matrix product of the cpu executor beside OpenBLAS sgemm, interleaved in one run: GFLOP/s of the
-// fastest repetition and the ratio. Usage: gemm_bench [--threads N] [--repetitions R] [--isa NAME]
+// fastest repetition and the ratio. Both libraries keep threads of their own, and OpenBLAS's go on spinning for some
+// milliseconds after a call: before a side is timed the other one is left to fall asleep. Usage: gemm_bench [--threads
+// N] [--repetitions R] [--isa NAME]
 #include <cblas.h>
 
 #include <algorithm>
@@ -7,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "samba/backends/registry.h"
@@ -19,7 +22,12 @@ namespace {
 
 using samba::Index;
 
+constexpr std::chrono::milliseconds kOtherSideSleeps{60};
+
+// Seconds of the second of two calls: the first wakes this side's threads.
 double seconds_of(auto&& work) {
+  std::this_thread::sleep_for(kOtherSideSleeps);
+  work();
   const auto start = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
