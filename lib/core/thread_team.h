@@ -28,7 +28,7 @@ class ThreadTeam {
   void run(int members, Task&& task) {
     run_erased(
         members, [](void* context, int member) { (*static_cast<std::remove_reference_t<Task>*>(context))(member); },
-        &task);
+        const_cast<void*>(static_cast<const void*>(&task)));  // cast back to what it was, const or not
   }
 
  private:
