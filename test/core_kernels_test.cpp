@@ -104,6 +104,31 @@ TEST_CASE("sums, flushes and the gated unit give the reference's bits, also in p
   }
 }
 
+TEST_CASE("the rectifier and its gradient give the reference's bits for any bit pattern, also in place") {
+  Draws draws(6);
+  const Values x = function_inputs(draws);
+  Values dy = function_inputs(draws);
+  std::reverse(dy.data(), dy.data() + dy.size());
+  check_twins([&](Executor& executor) {
+    Results r(3, Values(x.size()));
+    executor.elementwise().relu_forward(x.size(), x.data(), r[0].data());
+    executor.elementwise().relu_backward(x.size(), x.data(), dy.data(), r[1].data());
+    r[2] = x;
+    executor.elementwise().relu_forward(x.size(), r[2].data(), r[2].data());
+    return r;
+  });
+  const float values[] = {-1.0F, -0.0F, 1e-40F, 0.0F, 2.0F};
+  const float upstream[] = {3.0F, 3.0F, 3.0F, 3.0F, -0.0F};
+  float out[5], gradient[5];
+  const auto executor = make_executor("reference");
+  executor->elementwise().relu_forward(5, values, out);
+  executor->elementwise().relu_backward(5, out, upstream, gradient);
+  for (int i = 0; i < 5; ++i) {
+    CHECK(to_bits(out[i]) == to_bits(i == 4 ? 2.0F : 0.0F));
+    CHECK(to_bits(gradient[i]) == to_bits(i == 4 ? -0.0F : 0.0F));  // the sign of a zero comes through
+  }
+}
+
 TEST_CASE("padding becomes +0 and the first value that is not finite is found") {
   Draws draws(4);
   const Values x = draws.values(3 * 5 * 7, Draw::mixed);

@@ -98,6 +98,19 @@ void map_flush(Index first, Index end, const float* x, float* out) {
   map(first, end, x, out, [](Lanes::F v) HWY_ATTR { return v; });
 }
 
+void map_relu(Index first, Index end, const float* x, float* out) {
+  const Lanes l{};
+  const auto zero = l.set(0.0F);
+  map(first, end, x, out, [&](Lanes::F v) HWY_ATTR { return l.select(l.lt(zero, l.flush(v)), v, zero); });
+}
+
+void map_relu_backward(Index first, Index end, const float* act, const float* dy, float* dx) {
+  const Lanes l{};
+  const auto zero = l.set(0.0F);
+  map(first, end, act, dy, dx,
+      [&](Lanes::F a, Lanes::F d) HWY_ATTR { return l.select(l.lt(zero, l.flush(a)), d, zero); });
+}
+
 void map_swiglu(Index first, Index end, const float* gate, const float* up, float* act, float* gated) {
   const Lanes l{};
   over_vectors(l.d, first, end, [&](auto io, Index i) HWY_ATTR {
@@ -151,6 +164,8 @@ HWY_EXPORT(map_binary);
 HWY_EXPORT(map_clamp);
 HWY_EXPORT(map_add);
 HWY_EXPORT(map_flush);
+HWY_EXPORT(map_relu);
+HWY_EXPORT(map_relu_backward);
 HWY_EXPORT(map_swiglu);
 HWY_EXPORT(map_swiglu_backward);
 HWY_EXPORT(find_non_finite);
@@ -188,6 +203,16 @@ void ElementwiseCpu::add(Index n, const float* a, const float* b, float* out) {
 void ElementwiseCpu::flush(Index n, const float* x, float* out) {
   const auto run = SAMBA_CPU_KERNEL(context_, map_flush);
   context_.parallel(n, kGrain, [&](Index first, Index end, int) { run(first, end, x, out); });
+}
+
+void ElementwiseCpu::relu_forward(Index n, const float* x, float* out) {
+  const auto run = SAMBA_CPU_KERNEL(context_, map_relu);
+  context_.parallel(n, kGrain, [&](Index first, Index end, int) { run(first, end, x, out); });
+}
+
+void ElementwiseCpu::relu_backward(Index n, const float* act, const float* dy, float* dx) {
+  const auto run = SAMBA_CPU_KERNEL(context_, map_relu_backward);
+  context_.parallel(n, kGrain, [&](Index first, Index end, int) { run(first, end, act, dy, dx); });
 }
 
 void ElementwiseCpu::swiglu_forward(Index n, const float* gate, const float* up, float* act, float* gated) {

@@ -115,6 +115,14 @@ void ElementwiseReference::flush(Index n, const float* x, float* out) {
   map(n, x, out, [](float v) { return samba::flush(v); });
 }
 
+void ElementwiseReference::relu_forward(Index n, const float* x, float* out) {
+  map(n, x, out, [](float v) { return samba::flush(v) > 0.0F ? v : 0.0F; });
+}
+
+void ElementwiseReference::relu_backward(Index n, const float* act, const float* dy, float* dx) {
+  map(n, act, dy, dx, [](float a, float d) { return samba::flush(a) > 0.0F ? samba::flush(d) : 0.0F; });
+}
+
 void ElementwiseReference::swiglu_forward(Index n, const float* gate, const float* up, float* act, float* gated) {
   map_swiglu(n, gate, up, act, gated);
 }

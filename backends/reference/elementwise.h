@@ -12,6 +12,8 @@ class ElementwiseReference final : public ElementwiseKernels {
   void clamp(Index n, const float* x, float low, float high, float* out) override;
   void add(Index n, const float* a, const float* b, float* out) override;
   void flush(Index n, const float* x, float* out) override;
+  void relu_forward(Index n, const float* x, float* out) override;
+  void relu_backward(Index n, const float* act, const float* dy, float* dx) override;
   void swiglu_forward(Index n, const float* gate, const float* up, float* act, float* gated) override;
   void swiglu_backward(Index n, const float* gate, const float* up, const float* act, const float* d_gated,
                        float* d_act, float* d_up, float* d_gate) override;

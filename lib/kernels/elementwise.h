@@ -38,6 +38,11 @@ class ElementwiseKernels {
   // out = F(x)
   virtual void flush(Index n, const float* x, float* out) = 0;
 
+  // out = F(x) > 0 ? F(x) : +0                                                  spec 10 section 4.1
+  virtual void relu_forward(Index n, const float* x, float* out) = 0;
+  // dx = F(act) > 0 ? F(dy) : +0, act being what relu_forward gave              spec 50 section B3 step 6
+  virtual void relu_backward(Index n, const float* act, const float* dy, float* dx) = 0;
+
   // act = F(silu(F(gate))); gated = F(act * F(up))                              spec 20 section 3 step 17
   virtual void swiglu_forward(Index n, const float* gate, const float* up, float* act, float* gated) = 0;
   // d_act = F(d_gated * up); d_up = F(d_gated * act); d_gate by spec 21 section 5 steps 2 and 3
