@@ -32,6 +32,10 @@ void run_tutorial(RunContext& run);
 void run_stack_refusal(RunContext& run);
 void run_checkpoint_variants(RunContext& run);
 
+// lowbit (lowbit_cases.cpp)
+void run_lowbit_pack(RunContext& run);
+void run_lowbit_expand(RunContext& run);
+
 // hashes (hash_suites.cpp, hash_stacks.cpp)
 void run_hash_block(RunContext& run);
 void run_samba_train(RunContext& run);

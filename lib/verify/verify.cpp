@@ -32,6 +32,8 @@ const std::map<std::string, KindRunner> kRunners = {
     {"stack_refusal", run_stack_refusal},
     {"tutorial", run_tutorial},
     {"checkpoint_variants", run_checkpoint_variants},
+    {"lowbit_pack", run_lowbit_pack},
+    {"lowbit_expand", run_lowbit_expand},
     {"hash_block", run_hash_block},
     {"samba_train", run_samba_train},
     {"samba_infer", run_samba_infer},
@@ -44,12 +46,11 @@ void refuse_missing_features(const Case& test) {
   const json& model = test.kind == "columns" ? body.at("model") : body;
   const auto missing = [](const std::string& what) { throw NotApplicable("samba has no " + what); };
   if (test.kind.starts_with("mlp") || model.value("type", "") == "mlp") missing("MLP");
-  if (test.kind.starts_with("lowbit")) missing("packed weights");
   const std::string format = model.value("weight_format", "float32");
   if (format != "float32") missing(format + " weights");
   for (const json& need : body.at("needs")) {
     if (need == "fixed15") missing("numeric profile fixed15_v1");
-    if (need == "lowbit" || need == "mlp") missing(need == "mlp" ? "MLP" : "packed weights");
+    if (need == "mlp") missing("MLP");
     if (need == "refusal.untyped") throw NotApplicable("the interface cannot hold a length that is no integer");
   }
 }

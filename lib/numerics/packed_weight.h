@@ -1,0 +1,148 @@
+// Weight matrices stored as bfloat16 or int8 (spec 50 part A), and weights that may be stored so.
+//
+// A stored weight is expanded to float32 exactly; a model built from packed weights has the bits of the float32 model
+// built from the expanded ones. Only matrices (rank 2) are packed; rows are the first axis, the output features.
+//
+//   WeightMap small = pack(weights, WeightFormat::bfloat16);   // owns what it packed and copies of the others
+//   BlockModule block(executor, "transformer", options, small);
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "samba/core/array.h"
+
+namespace samba {
+
+enum class WeightFormat { float32, bfloat16, int8 };
+
+std::string_view weight_format_name(WeightFormat format);   // "float32", "bfloat16", "int8"
+WeightFormat parse_weight_format(const std::string& name);  // Error(value): "unknown format '<f>'; one of ..."
+std::size_t stored_bytes(WeightFormat format, Index rows, Index columns);
+
+// A view of a packed matrix; the owner must outlive it. bfloat16: `bits` [rows, columns]. int8: `codes`
+// [rows, columns] and `exponents` [rows]; row = codes * 2^exponent.
+struct ConstPackedWeight {
+  WeightFormat format = WeightFormat::bfloat16;
+  Index rows = 0;
+  Index columns = 0;
+  const std::uint16_t* bits = nullptr;
+  const std::int8_t* codes = nullptr;
+  const std::int32_t* exponents = nullptr;
+
+  Shape shape() const { return {rows, columns}; }
+
+  // Views of the arrays of a container. A wrong type is Error(type), a wrong shape Error(value): "bits must be a 2-D
+  // uint16 array", "codes must be a 2-D int8 array", "exponents must be int32 of shape (rows,)".
+  static ConstPackedWeight of_bits(const ConstArray& bits);
+  static ConstPackedWeight of_codes(const ConstArray& codes, const ConstArray& exponents);
+};
+
+// An owning packed matrix.
+class PackedWeight {
+ public:
+  explicit PackedWeight(Array bits);
+  PackedWeight(Array codes, Array exponents);
+  explicit PackedWeight(const ConstPackedWeight& view);  // a copy
+
+  WeightFormat format() const { return format_; }
+  Index rows() const { return values_.shape()[0]; }
+  Index columns() const { return values_.shape()[1]; }
+  const Shape& shape() const { return values_.shape(); }
+  std::size_t byte_size() const { return values_.byte_size() + exponents_.byte_size(); }
+
+  const Array& bits() const { return values_; }          // of bfloat16
+  const Array& codes() const { return values_; }         // of int8
+  const Array& exponents() const { return exponents_; }  // of int8
+
+  ConstPackedWeight view() const;
+  operator ConstPackedWeight() const { return view(); }  // NOLINT(google-explicit-constructor)
+
+ private:
+  WeightFormat format_;
+  Array values_;
+  Array exponents_;
+};
+
+// A weight as a block takes it: a float32 array, or a packed matrix. A view. (An array of another dtype can be held:
+// the block refuses it by name.)
+class ConstWeight {
+ public:
+  ConstWeight() = default;
+  ConstWeight(ConstArray array) : array_(std::move(array)) {}          // NOLINT(google-explicit-constructor)
+  ConstWeight(const Array& array) : array_(array.view()) {}            // NOLINT(google-explicit-constructor)
+  ConstWeight(const ConstPackedWeight& packed) : packed_(packed) {}    // NOLINT(google-explicit-constructor)
+  ConstWeight(const PackedWeight& packed) : packed_(packed.view()) {}  // NOLINT(google-explicit-constructor)
+
+  bool is_packed() const { return packed_.has_value(); }
+  WeightFormat format() const { return packed_ ? packed_->format : WeightFormat::float32; }
+  Shape shape() const { return packed_ ? packed_->shape() : array_.shape; }
+  Index size() const { return element_count(shape()); }
+  const ConstArray& array() const;          // of a weight that is not packed
+  const ConstPackedWeight& packed() const;  // of one that is
+
+ private:
+  ConstArray array_;
+  std::optional<ConstPackedWeight> packed_;
+};
+
+// The owning counterpart.
+class Weight {
+ public:
+  Weight() = default;
+  Weight(Array array) : array_(std::move(array)) {}            // NOLINT(google-explicit-constructor)
+  Weight(PackedWeight packed) : packed_(std::move(packed)) {}  // NOLINT(google-explicit-constructor)
+
+  bool is_packed() const { return packed_.has_value(); }
+  WeightFormat format() const { return view().format(); }
+  Shape shape() const { return view().shape(); }
+  const Array& array() const;
+  const PackedWeight& packed() const;
+
+  ConstWeight view() const { return packed_ ? ConstWeight(*packed_) : ConstWeight(array_); }
+  operator ConstWeight() const { return view(); }  // NOLINT(google-explicit-constructor)
+
+ private:
+  Array array_;
+  std::optional<PackedWeight> packed_;
+};
+
+using WeightMap = std::map<std::string, Weight>;
+
+// Weights by public name. Any map of arrays or weights becomes one.
+class ConstWeightMap : public std::map<std::string, ConstWeight> {
+ public:
+  using std::map<std::string, ConstWeight>::map;
+  ConstWeightMap() = default;
+  ConstWeightMap(const ConstArrayMap& arrays)
+      : map(arrays.begin(), arrays.end()) {}                                     // NOLINT(google-explicit-constructor)
+  ConstWeightMap(const ArrayMap& arrays) : map(arrays.begin(), arrays.end()) {}  // NOLINT(google-explicit-constructor)
+  ConstWeightMap(const WeightMap& weights)
+      : map(weights.begin(), weights.end()) {}  // NOLINT(google-explicit-constructor)
+};
+
+// The one packed format of a set, float32 when nothing is packed. Error(value) "weights mix formats" for two.
+WeightFormat weight_format(const ConstWeightMap& weights);
+
+// One matrix in a format: packed, or float32 (a copy, expanded when it was packed). Refuses, by `name`: another rank
+// ("must be 2-D to pack"), another dtype ("pack takes float32"), an empty matrix.
+Weight pack_one(const ConstWeight& weight, WeightFormat format, const std::string& name = "weight");
+// Every tensor of rank 2; the others are copied as they are.
+WeightMap pack(const ConstWeightMap& weights, WeightFormat format);
+
+// The float32 values.
+void expand(const ConstPackedWeight& packed, std::span<float> values);
+Array expand(const ConstWeight& weight);  // a copy when it is not packed
+ArrayMap expand(const ConstWeightMap& weights);
+
+// How files name the parts of a packed weight: `<name>.bits`, or `<name>.codes` and `<name>.exponents`, in place of
+// `<name>`. Both directions give views. Reading refuses (Error(value), naming the weight) one of codes and exponents
+// without the other, a name that is stored twice, and parts of the wrong type or shape.
+ConstArrayMap stored_arrays(const ConstWeightMap& weights);
+ConstWeightMap weights_of_stored(const ConstArrayMap& stored);
+
+}  // namespace samba
