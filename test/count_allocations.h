@@ -7,8 +7,10 @@
 
 namespace {
 std::size_t allocations = 0;
+std::size_t allocated_bytes = 0;  // in all, freed or not
 void* counted(std::size_t bytes, std::size_t alignment) {
   ++allocations;
+  allocated_bytes += bytes;
   return alignment > alignof(std::max_align_t)
              ? std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment)
              : std::malloc(bytes);
