@@ -166,7 +166,7 @@ TEST_CASE("A mamba1 block has no tape and no options; its state has the numerica
   BlockModule module = make_module(*executor, 8);
   CHECK(refusal([&] {
           module.forward_with_tape(drawn(110, {1, 2, 8}));
-        }).starts_with("unsupported: forward_with_tape"));
+        }).starts_with("unsupported: Mamba1Block.forward_with_tape"));
   const auto state = module.allocate_state(1);
   CHECK(state->counters() == std::map<std::string, Index>{{"absolute_position", 0}, {"profile_id", 1}});
   CHECK(refusal([&] { state->set({}, {{"buffered_tokens", 1}}); }).find("buffered_tokens") != std::string::npos);
@@ -182,7 +182,7 @@ TEST_CASE("A mamba1 block has no tape and no options; its state has the numerica
         }).find("dt_limit") != std::string::npos);
   CHECK(refusal([&] {
           BlockModule(*executor, "mamba1", {{"numeric_mode", "fast"}}, views(weights));
-        }).starts_with("unsupported: numeric_mode"));
+        }).starts_with("unsupported: Mamba1Block: numeric_mode"));
 }
 
 TEST_CASE("on the cpu a mamba1 step and a second training pass of a shape allocate nothing") {

@@ -243,7 +243,7 @@ TEST_CASE("A mamba2 block refuses other options, a tape and a full buffer") {
   BlockModule module = make_module(*executor, 32);
   CHECK(refusal([&] {
           module.forward_with_tape(drawn(212, {1, 2, 32}));
-        }).starts_with("unsupported: forward_with_tape"));
+        }).starts_with("unsupported: Mamba2Block.forward_with_tape"));
   const auto state = module.allocate_state(1);
   state->set({}, {{"buffered_tokens", 256}});
   CHECK(refusal([&] {
@@ -251,11 +251,15 @@ TEST_CASE("A mamba2 block refuses other options, a tape and a full buffer") {
         }) == "value: buffered_tokens must be in [0, 256), got 256");
   CHECK(refusal([&] {
           make_module(*executor, 32, {{"window", 4}});
-        }).starts_with("type: a mamba2 block has no option"));
+        }).starts_with("type: Mamba2Block: a mamba2 block has no option"));
   CHECK(refusal([&] { make_module(*executor, 32, {{"numeric_mode", "fast"}}); }).starts_with("unsupported: "));
-  CHECK(refusal([&] { make_module(*executor, 32, {{"dt_limit", 0.5}}); }).starts_with("type: dt_limit"));
-  CHECK(refusal([&] { make_module(*executor, 32, {{"dt_limit", {0.5}}}); }).starts_with("value: dt_limit"));
-  CHECK(refusal([&] { make_module(*executor, 32, {{"dt_limit", {0.5, "high"}}}); }).starts_with("type: dt_limit"));
+  CHECK(refusal([&] { make_module(*executor, 32, {{"dt_limit", 0.5}}); }).starts_with("type: Mamba2Block: dt_limit"));
+  CHECK(refusal([&] {
+          make_module(*executor, 32, {{"dt_limit", {0.5}}});
+        }).starts_with("value: Mamba2Block: dt_limit"));
+  CHECK(refusal([&] {
+          make_module(*executor, 32, {{"dt_limit", {0.5, "high"}}});
+        }).starts_with("type: Mamba2Block: dt_limit"));
   CHECK(refusal([&] { make_module(*executor, 48); }).find("multiple of 32, got 48") != std::string::npos);
   BlockModule wider = make_module(*executor, 64);
   const auto other = wider.allocate_state(1);

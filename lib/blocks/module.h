@@ -1,14 +1,25 @@
 // A block with its own weights and state on one executor, called with host arrays: the public, checked interface to the
-// blocks (spec 20, 21, 30 to 32, 40, 41). Whatever a call refuses is refused before anything changes; messages hold the
-// names and numbers of the spec's refusal tables.
+// blocks (spec 20, 21, 30 to 32, 40, 41). Whatever a call refuses is refused before anything changes; messages begin
+// with the public class and method and hold the names and numbers of the spec's refusal tables.
+//
+// One set of classes serves every kind. The documented names and their counterparts here:
+//
+//   TransformerBlock, Mamba1Block, Mamba2Block, Mamba3Block   BlockModule of the kind "transformer", "mamba1", ...
+//   TransformerBlockInference, Mamba1BlockInference, ...      the same with BlockModule::Use::inference
+//   TransformerState, Mamba1State, Mamba2State, Mamba3State   ModuleState; their arrays: pieces(), their integers:
+//   counters() TransformerDecodeSession, Mamba1DecodeSession, ...        DecodeSession the tape, the tape's handle Tape
+//
+// A documented member has the name it has there, unless a comment gives another.
 //
 // Threads: a module, its states, sessions and tapes are used by one thread at a time; re-entrant use is refused. The
 // executor must outlive them all; a state, session or tape may outlive its module.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,9 +42,14 @@ class ModuleState {
   ModuleState(ModuleState&&) noexcept;
 
   Index batch_size() const;
-  ArrayMap pieces() const;  // public layout, by the names of the spec
-  std::map<std::string, Index> counters()
-      const;  // cached_tokens, max_tokens, window; buffered_tokens, pending (0 or 1)
+  std::string_view profile() const;  // the arithmetic profile of the block that made it
+  // Copies in the public layout: k_cache, v_cache; conv_window, h; buffer_xbc, buffer_dtraw; theta, buffer_qrot,
+  // buffer_krot, buffer_v, buffer_dt, buffer_sig, buffer_adt, pending_k, pending_v. What is None there
+  // (affine_boundary, affine_a, affine_b of Mamba-1) is absent.
+  ArrayMap pieces() const;
+  // cached_tokens, max_tokens, window, n_kv_heads, head_dim; profile_id, absolute_position; buffered_tokens; pending (0
+  // or 1).
+  std::map<std::string, Index> counters() const;
   // The caller overwrites pieces (public layout) and counters. Names are tested here; dtypes, shapes, ranges and values
   // by the next call that uses them, which then refuses.
   void set(const ConstArrayMap& pieces, const std::map<std::string, Index>& counters);
@@ -60,14 +76,15 @@ class Tape {
   std::int64_t stage_bytes()
       const;     // the defined number of spec 21 section 8.2; 0 for Mamba-3, which always recomputes
   void close();  // on a used or closed tape nothing happens
+  [[noreturn]] void save(const std::filesystem::path& path) const;  // always refused: a tape is not serialisable
 
  private:
   friend class BlockModule;
   std::unique_ptr<Impl> impl_;
 };
 
-// An open decode session (spec 20 section 7, spec 40 section 7): it owns copies of the weights and of the state.
-// Destruction of an open session discards.
+// An open decode session (spec 20 section 7, spec 30 section 6, spec 40 section 7): it owns copies of the weights and
+// of the state. Leaving a `with` block is close(); destruction of an open session is discard().
 class DecodeSession {
  public:
   struct Impl;
@@ -81,32 +98,63 @@ class DecodeSession {
   void load_state();            // copies the caller's pieces and counters in
   void close();                 // syncs and releases; on a released session nothing happens
   void discard();               // releases without copying
-  bool open() const;
-  std::string describe() const;  // "TransformerDecodeSession(open=true, cached_tokens=5)"
+  bool open() const;            // is_open
+  ModuleState state() const;    // the caller's: another handle to it
+  std::string describe()
+      const;  // repr: "TransformerDecodeSession(open=true, cached_tokens=5)", "...(open=true, rows=2)"
 
  private:
   std::unique_ptr<Impl> impl_;
 };
 
-struct NamedGradients {
-  std::vector<std::string> names;  // "x", then the weights in registry order
+struct NamedArrays {
+  std::vector<std::string> names;  // in their order
   ArrayMap arrays;
+};
+using NamedGradients = NamedArrays;  // "x", then the weights in registry order
+
+// What the stateless calls of a Mamba-3 block did with the weights and the stages (spec 40 section 7). This program
+// holds no stages between calls: its backward always computes them anew.
+struct SessionInfo {
+  Index weight_uploads = 0;   // calls that found other values than the call before: the first one, and
+  Index weight_recopies = 0;  // of these, those after an edit, an install or a release
+  Index weight_reuses = 0;    // calls that found the weights of the call before
+  Index backward_reuses = 0;  // 0
+  Index backward_recomputes = 0;
+  Index stages_held = 0;  // 0
+
+  bool operator==(const SessionInfo&) const = default;
 };
 
 class BlockModule {
  public:
-  // kind: "transformer", "mamba1", "mamba2" or "mamba3". options: the block's options as a JSON object (spec 20 section
-  // 1; mamba2: dt_limit, two numbers, "inf" and "-inf" included; all: numeric_mode). weights: float32 arrays by public
-  // name; the module copies them. Refusals: spec 20 section 8, spec 30 section 7, spec 31 section 8, spec 40 section 9.
-  BlockModule(Executor& executor, const std::string& kind, const nlohmann::json& options, const ConstArrayMap& weights);
+  enum class Use {
+    training,   // everything
+    inference,  // no gradients: backward and the tape are refused as "inference is forward only"
+  };
+
+  // kind: "transformer", "mamba1", "mamba2" or "mamba3". options: the block's options as a JSON object, or null
+  // (block_options.h lists them). weights: float32 arrays by public name; the module copies them, so that edits of the
+  // caller's arrays are not seen (set_weight edits). Refusals: spec 20 section 8, spec 30 section 7, spec 31 section 8,
+  // spec 40 section 9.
+  BlockModule(Executor& executor, const std::string& kind, const nlohmann::json& options, const ConstArrayMap& weights,
+              Use use = Use::training);
   ~BlockModule();
   BlockModule(BlockModule&&) noexcept;
 
   const std::string& kind() const;
+  Use use() const;
+  std::string class_name() const;    // "Mamba3Block", "Mamba3BlockInference"
+  std::string_view profile() const;  // of the arithmetic: "mojolearn.identical.mamba3.siso.fp32.v1"
+
   Index d_model() const;
-  const std::vector<WeightSpec>& weight_specs() const;
+  const std::vector<WeightSpec>& weight_specs() const;  // names and shapes in registry order
+  Index parameter_count() const;
   std::string weight_format() const;  // "float32"
   Array weight(const std::string& name) const;
+  ArrayMap weights() const;  // copies
+  // A view of a weight in the executor's memory, valid until the next set_weight.
+  const float* device_weight(const std::string& name) const;
   // Overwrites a weight; a value that is not finite is found by the next call. Open sessions and tapes keep the old
   // one.
   void set_weight(const std::string& name, ConstArray value);
@@ -137,10 +185,22 @@ class BlockModule {
   // Uses the tape up. Refused for a tape that is used, closed, of another block, or older than a later call.
   NamedGradients backward_from_tape(Tape& tape, ConstArray grad_output);
 
-  DecodeSession open_session(ModuleState& state);
+  DecodeSession open_session(ModuleState& state);  // decode_session(state), _decode_session(state)
 
-  // Reports of the last call by name (mamba3: h_last, k_last, v_last, theta_last); empty before the first call.
+  // Reports of the last forward, step or session step by name: mamba2: h_last (h_last_); mamba3: h_last, k_last,
+  // v_last, theta_last (h_last_, ...). Empty before the first call. They are made unless nobody wants them: h_last
+  // costs a chunk product a call; then they read as absent.
   ArrayMap reports() const;
+  void set_reports(bool wanted);
+
+  // ---- mamba3: owned weights and session counters (spec 40 section 7) ----
+
+  // Takes a snapshot of the weights, which must be finite, and returns its generation number (1, 2, ...). Calls without
+  // a state and gradients use it from then on; calls with a state and sessions use the weights as they are.
+  std::uint64_t install_owned_weights();
+  void release_owned_weights();                     // none installed: nothing happens
+  NamedArrays export_owned_weights() const;         // copies in registry order; refused when none is installed
+  std::optional<SessionInfo> session_info() const;  // absent before the first call without a state
 
   // Stages of the calls that follow go to `recorder` (null: nowhere), which must outlive them.
   void set_stage_recorder(StageRecorder* recorder);

@@ -58,13 +58,6 @@ void BoundWeights::check_finite(Executor& executor) {
   known_finite = true;
 }
 
-BusyGuard::BusyGuard(BlockModule::Impl& module) : module_(module) {
-  if (module.busy.exchange(true)) {
-    refuse_value(
-        "the block is in the middle of another call; a module, its states, sessions and tapes serve one at a time");
-  }
-}
-
 BlockModule::Impl::Input BlockModule::Impl::check_input(const ConstArray& x, bool step) const {
   refuse_other_dtype("x", x);
   const bool flat = step && x.shape.size() == 2;
@@ -110,22 +103,30 @@ void BlockModule::Impl::check_state(ModuleState::Impl& state, Index batch, Index
   weights->block->check_call(state.device.get(), length);
 }
 
-Array BlockModule::Impl::call(const ConstArray& x, ModuleState::Impl* state,
+Array BlockModule::Impl::call(const char* method, const ConstArray& x, ModuleState::Impl* state,
                               std::optional<std::span<const Index>> lengths, bool step) {
-  const BusyGuard guard(*this);
-  const Input input = check_input(x, step);
-  if (step && state == nullptr) refuse_value("step needs a state: a state is required to continue from");
-  if (state != nullptr) {
-    check_state(*state, input.batch, input.length);
-  } else {
-    weights->block->check_call(nullptr, input.length);
-  }
-  if (lengths && state != nullptr) refuse_value("lengths cannot be combined with a state");
-  if (lengths) check_lengths(*lengths, input.batch, input.length);
-  Array y = run({input, *weights, state == nullptr ? nullptr : state->device.get(), lengths});
-  reported = weights;
-  if (state != nullptr) state->forget_edits();
-  return y;
+  return named(method, [&] {
+    const ModuleGuard guard(*this);
+    std::optional<StateGuard> state_guard;
+    if (state != nullptr) state_guard.emplace(*state);
+    const Input input = check_input(x, step);
+    if (step && state == nullptr) refuse_value("step needs a state: a state is required to continue from");
+    if (state != nullptr) {
+      check_state(*state, input.batch, input.length);
+    } else {
+      weights->block->check_call(nullptr, input.length);
+    }
+    if (lengths && state != nullptr) refuse_value("lengths cannot be combined with a state");
+    if (lengths) check_lengths(*lengths, input.batch, input.length);
+    if (state == nullptr) {
+      Array y = run({input, stateless_weights(), nullptr, lengths});
+      count_stateless_call(false);
+      return y;
+    }
+    Array y = run({input, weights, state->device.get(), std::nullopt});
+    state->forget_edits();
+    return y;
+  });
 }
 
 Array BlockModule::Impl::run(const Call& call) {
@@ -139,7 +140,7 @@ Array BlockModule::Impl::run(const Call& call) {
     values = unpadded.floats();
   }
   check_finite("x", values);
-  call.weights.check_finite(executor);
+  call.weights->check_finite(executor);
   if (call.state != nullptr) rules->check_finite(*call.state);
 
   const Workspace::Scope scope(workspace);
@@ -147,7 +148,10 @@ Array BlockModule::Impl::run(const Call& call) {
   float* x = workspace.floats(count);
   float* y = workspace.floats(count);
   executor.memory().copy_to_device(x, values.data(), values.size_bytes());
-  call.weights.block->forward(call.x.batch, call.x.length, x, y, call.state, workspace, stages);
+  Block& block = *call.weights->block;
+  rules->set_reports(block, reports_wanted);
+  block.forward(call.x.batch, call.x.length, x, y, call.state, workspace, stages);
+  reported = reports_wanted ? call.weights : nullptr;
   Array result(DType::float32, shape);
   executor.memory().copy_to_host(result.data(), y, result.byte_size());
   if (call.lengths) zero_padding(*call.lengths, call.x.length, d_model(), result.floats());

@@ -10,6 +10,7 @@
 
 #include "samba/blocks/module.h"
 #include "samba/blocks/module_rules.h"
+#include "samba/core/busy_guard.h"
 
 namespace samba {
 
@@ -21,6 +22,7 @@ struct BoundWeights {
   std::vector<DeviceArray<float>> arrays;  // in registry order
   std::unique_ptr<Block> block;
   bool known_finite = false;
+  std::uint64_t version = 0;  // of the values: no two of a module are equal
 
   void bind();
   void check_finite(Executor& executor);  // the first call after an edit looks
@@ -37,6 +39,7 @@ struct ModuleState::Impl {
   std::map<std::string, Index> counter_edits;
   bool applied = true;  // `device` holds the edits, which still are what is exposed
   bool owned = false;   // by an open session
+  std::atomic<bool> busy = false;
 
   std::map<std::string, Index> counters() const;
   ArrayMap pieces() const;
@@ -46,8 +49,18 @@ struct ModuleState::Impl {
   void replace(const BlockState& state);  // becomes a copy of `state`, without edits
 };
 
+// Runs a public method and puts "<class>.<method>: " before the words of what it refuses.
+template <class ClassName, class Body>
+auto with_name(ClassName&& class_name, const char* method, Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    throw Error(error.kind(), error.error_class(), class_name() + "." + method + ": " + error.what());
+  }
+}
+
 struct BlockModule::Impl {
-  Impl(Executor& executor, std::shared_ptr<const BlockRules> rules);
+  Impl(Executor& executor, std::shared_ptr<const BlockRules> rules, Use use);
 
   struct Input {
     Index batch = 0;
@@ -56,7 +69,7 @@ struct BlockModule::Impl {
   };
   struct Call {
     Input x;
-    BoundWeights& weights;
+    const std::shared_ptr<BoundWeights>& weights;
     BlockState* state = nullptr;
     std::optional<std::span<const Index>> lengths;
   };
@@ -64,14 +77,31 @@ struct BlockModule::Impl {
   Executor& executor;
   std::shared_ptr<const BlockRules> rules;
   std::string kind;
+  Use use;
   std::shared_ptr<BoundWeights> weights;
+  std::shared_ptr<BoundWeights> owned;     // the snapshot of install_owned_weights
   std::shared_ptr<BoundWeights> reported;  // whose block made the reports
+  bool reports_wanted = true;
+  std::uint64_t versions = 0;           // of weights, so far
+  std::uint64_t owned_generations = 0;  // snapshots, so far
+  std::uint64_t session_version = 0;    // of the weights that the last stateless call used
+  std::optional<SessionInfo> session_info;
   Workspace workspace;
   StageRecorder* stages = nullptr;
   std::atomic<bool> busy = false;
   std::uint64_t calls = 0;  // a tape is valid until the next one
 
   Index d_model() const { return weights->block->d_model(); }
+  std::string class_name() const;
+  template <class Body>
+  auto named(const char* method, Body&& body) const {
+    return with_name([&] { return class_name(); }, method, body);
+  }
+  void refuse_if_inference() const;
+  void check_has_owned_weights() const;
+  // The weights of a call without a state: the snapshot, or the live ones.
+  const std::shared_ptr<BoundWeights>& stateless_weights() const { return owned != nullptr ? owned : weights; }
+  void count_stateless_call(bool backward);
   Input check_input(const ConstArray& x, bool step) const;
   void check_gradient(const ConstArray& grad_output, const Input& x) const;
   // Everything about a state but its values; hands its edits to the device.
@@ -80,21 +110,28 @@ struct BlockModule::Impl {
   // The checks of values, then the computation. Counts as a call.
   Array run(const Call& call);
   // A call of the module itself.
-  Array call(const ConstArray& x, ModuleState::Impl* state, std::optional<std::span<const Index>> lengths, bool step);
+  Array call(const char* method, const ConstArray& x, ModuleState::Impl* state,
+             std::optional<std::span<const Index>> lengths, bool step);
+  // Counts as a call. Without a gradient: what a tape's forward reads.
+  void check_gradient_operands(const Input& x, std::optional<std::span<const float>> grad_output);
+  NamedGradients backward(const ConstArray& x, const ConstArray& grad_output);
+  Taped forward_with_tape(const ConstArray& x, std::int64_t activation_budget_bytes,
+                          std::int64_t minimum_replay_ops_per_byte);
+  NamedGradients backward_from_tape(Tape::Impl& tape, const ConstArray& grad_output);
   NamedGradients take_gradients(const Input& x, std::span<float* const> weight_gradients, const float* dx) const;
   void set_weight(std::size_t index, const float* values);
 };
 
-// Marks a module as in use for the length of one call; refuses a second one meanwhile.
-class BusyGuard {
+// A module in use: its sessions and tapes count as the module itself.
+class ModuleGuard : public BusyGuard {
  public:
-  explicit BusyGuard(BlockModule::Impl& module);
-  ~BusyGuard() { module_.busy = false; }
-  BusyGuard(const BusyGuard&) = delete;
-  BusyGuard& operator=(const BusyGuard&) = delete;
+  explicit ModuleGuard(BlockModule::Impl& module)
+      : BusyGuard(module.busy, "the block (its decode sessions and tapes included)") {}
+};
 
- private:
-  BlockModule::Impl& module_;
+class StateGuard : public BusyGuard {
+ public:
+  explicit StateGuard(ModuleState::Impl& state) : BusyGuard(state.busy, "the state") {}
 };
 
 struct Tape::Impl {

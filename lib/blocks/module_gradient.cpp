@@ -45,114 +45,129 @@ NamedGradients BlockModule::Impl::take_gradients(const Input& x, std::span<float
   return gradients;
 }
 
-NamedGradients BlockModule::backward(ConstArray x, ConstArray grad_output) {
-  Impl& module = *impl_;
-  const BusyGuard guard(module);
-  module.rules->check_differentiable("backward");
-  const Impl::Input input = module.check_input(x, false);
-  module.check_gradient(grad_output, input);
-  ++module.calls;
-  for (const BlockRules::Operand operand : module.rules->backward_order()) {
+void BlockModule::Impl::check_gradient_operands(const Input& x, std::optional<std::span<const float>> grad_output) {
+  ++calls;
+  for (const BlockRules::Operand operand : rules->backward_order()) {
     switch (operand) {
       case BlockRules::Operand::weights:
-        module.weights->check_finite(module.executor);
+        stateless_weights()->check_finite(executor);
         break;
       case BlockRules::Operand::x:
-        module.rules->check_backward_length(input.length);
-        check_finite("x", input.values);
+        rules->check_backward_length(x.length);
+        check_finite("x", x.values);
         break;
       case BlockRules::Operand::grad_output:
-        check_finite("grad_output", floats_of(grad_output));
+        if (grad_output) check_finite("grad_output", *grad_output);
         break;
     }
   }
-
-  const Workspace::Scope scope(module.workspace);
-  Block& block = *module.weights->block;
-  const GradientArrays arrays(module.workspace, block, input.batch * input.length);
-  const float* device_x = upload(module.executor, module.workspace, input.values);
-  const float* dy = upload(module.executor, module.workspace, floats_of(grad_output));
-  block.backward(input.batch, input.length, device_x, dy, arrays.dx, arrays.weights, module.workspace, module.stages);
-  return module.take_gradients(input, arrays.weights, arrays.dx);
 }
 
-BlockModule::Taped BlockModule::forward_with_tape(ConstArray x, std::int64_t activation_budget_bytes,
-                                                  std::int64_t minimum_replay_ops_per_byte) {
-  Impl& module = *impl_;
-  const BusyGuard guard(module);
-  module.rules->check_differentiable("forward_with_tape");
+NamedGradients BlockModule::Impl::backward(const ConstArray& x, const ConstArray& grad_output) {
+  const ModuleGuard guard(*this);
+  refuse_if_inference();
+  rules->check_differentiable("backward");
+  const Input input = check_input(x, false);
+  check_gradient(grad_output, input);
+  check_gradient_operands(input, floats_of(grad_output));
+
+  const Workspace::Scope scope(workspace);
+  Block& block = *stateless_weights()->block;
+  const GradientArrays arrays(workspace, block, input.batch * input.length);
+  const float* device_x = upload(executor, workspace, input.values);
+  const float* dy = upload(executor, workspace, floats_of(grad_output));
+  block.backward(input.batch, input.length, device_x, dy, arrays.dx, arrays.weights, workspace, stages);
+  count_stateless_call(true);
+  return take_gradients(input, arrays.weights, arrays.dx);
+}
+
+BlockModule::Taped BlockModule::Impl::forward_with_tape(const ConstArray& x, std::int64_t activation_budget_bytes,
+                                                        std::int64_t minimum_replay_ops_per_byte) {
+  const ModuleGuard guard(*this);
+  refuse_if_inference();
+  rules->check_differentiable("forward_with_tape");
   if (activation_budget_bytes < 0 || minimum_replay_ops_per_byte < 0) {
     refuse_value("activation budget and replay cost must be nonnegative, got " +
                  std::to_string(activation_budget_bytes) + " and " + std::to_string(minimum_replay_ops_per_byte));
   }
-  const Impl::Input input = module.check_input(x, false);
-  ++module.calls;
-  for (const BlockRules::Operand operand : module.rules->backward_order()) {
-    if (operand == BlockRules::Operand::weights) module.weights->check_finite(module.executor);
-    if (operand != BlockRules::Operand::x) continue;
-    module.rules->check_backward_length(input.length);
-    check_finite("x", input.values);
-  }
+  const Input input = check_input(x, false);
+  check_gradient_operands(input, std::nullopt);
 
   auto tape = std::make_unique<Tape::Impl>();
-  tape->module = impl_;
-  tape->weights = module.weights;
+  tape->weights = stateless_weights();
   tape->batch = input.batch;
   tape->length = input.length;
-  tape->x = DeviceArray<float>(module.executor.memory(), static_cast<Index>(input.values.size()));
+  tape->x = DeviceArray<float>(executor.memory(), static_cast<Index>(input.values.size()));
   tape->x.upload(input.values.data());
-  const BlockRules::TapeCost cost = module.rules->tape_cost(input.batch, input.length);
+  rules->set_reports(*tape->weights->block, reports_wanted);
+  const BlockRules::TapeCost cost = rules->tape_cost(input.batch, input.length);
   tape->stage_bytes = cost.stage_bytes;
-  Block& block = *module.weights->block;
-  const Index kept = module.rules->kept_floats(block, input.batch * input.length);
+  Block& block = *stateless_weights()->block;
+  const Index kept = rules->kept_floats(block, input.batch * input.length);
   tape->retained = kept > 0 && cost.stage_bytes <= activation_budget_bytes &&
                    (minimum_replay_ops_per_byte <= 0 || cost.ops / cost.stage_bytes >= minimum_replay_ops_per_byte);
 
-  const Workspace::Scope scope(module.workspace);
-  float* y = module.workspace.floats(static_cast<Index>(input.values.size()));
+  const Workspace::Scope scope(workspace);
+  float* y = workspace.floats(static_cast<Index>(input.values.size()));
   if (tape->retained) {
-    tape->kept = DeviceArray<float>(module.executor.memory(), kept);
-    module.rules->forward_keeping(block, input.batch, input.length, tape->x.data(), y, tape->kept.data(),
-                                  module.workspace);
+    tape->kept = DeviceArray<float>(executor.memory(), kept);
+    rules->forward_keeping(block, input.batch, input.length, tape->x.data(), y, tape->kept.data(), workspace);
   } else {
-    block.forward(input.batch, input.length, tape->x.data(), y, nullptr, module.workspace, module.stages);
+    block.forward(input.batch, input.length, tape->x.data(), y, nullptr, workspace, stages);
   }
-  module.reported = module.weights;
+  reported = reports_wanted ? tape->weights : nullptr;
+  count_stateless_call(false);
   Taped result{Array(DType::float32, x.shape), nullptr};
-  module.executor.memory().copy_to_host(result.y.data(), y, result.y.byte_size());
-  tape->made_by_call = module.calls;
+  executor.memory().copy_to_host(result.y.data(), y, result.y.byte_size());
+  tape->made_by_call = calls;
   result.tape = std::make_unique<Tape>(std::move(tape));
   return result;
 }
 
-NamedGradients BlockModule::backward_from_tape(Tape& handle, ConstArray grad_output) {
-  Impl& module = *impl_;
-  const BusyGuard guard(module);
-  Tape::Impl& tape = *handle.impl_;
-  if (tape.module.get() != &module) refuse_value("the tape belongs to another block");
-  if (tape.used || tape.made_by_call != module.calls) {
+NamedGradients BlockModule::Impl::backward_from_tape(Tape::Impl& tape, const ConstArray& grad_output) {
+  const ModuleGuard guard(*this);
+  refuse_if_inference();
+  if (tape.module.get() != this) refuse_value("the tape belongs to another block");
+  if (tape.used || tape.made_by_call != calls) {
     refuse_value("stale, consumed or incompatible tape: it is used once, before any other call of its block");
   }
-  const Impl::Input input{tape.batch, tape.length, {}};
-  module.check_gradient(grad_output, input);
+  const Input input{tape.batch, tape.length, {}};
+  check_gradient(grad_output, input);
   tape.used = true;
-  const std::shared_ptr<BoundWeights> weights = tape.weights;
+  const std::shared_ptr<BoundWeights> of_tape = tape.weights;
   const DeviceArray<float> x = std::move(tape.x);
   DeviceArray<float> kept = std::move(tape.kept);
   tape.release();
   check_finite("grad_output", floats_of(grad_output));
 
-  const Workspace::Scope scope(module.workspace);
-  Block& block = *weights->block;
-  const GradientArrays arrays(module.workspace, block, tape.batch * tape.length);
-  const float* dy = upload(module.executor, module.workspace, floats_of(grad_output));
+  const Workspace::Scope scope(workspace);
+  Block& block = *of_tape->block;
+  const GradientArrays arrays(workspace, block, tape.batch * tape.length);
+  const float* dy = upload(executor, workspace, floats_of(grad_output));
   if (tape.retained) {
-    module.rules->backward_from(block, tape.batch, tape.length, x.data(), kept.data(), dy, arrays.dx, arrays.weights,
-                                module.workspace, module.stages);
+    rules->backward_from(block, tape.batch, tape.length, x.data(), kept.data(), dy, arrays.dx, arrays.weights,
+                         workspace, stages);
   } else {
-    block.backward(tape.batch, tape.length, x.data(), dy, arrays.dx, arrays.weights, module.workspace, module.stages);
+    block.backward(tape.batch, tape.length, x.data(), dy, arrays.dx, arrays.weights, workspace, stages);
   }
-  return module.take_gradients(input, arrays.weights, arrays.dx);
+  return take_gradients(input, arrays.weights, arrays.dx);
+}
+
+NamedGradients BlockModule::backward(ConstArray x, ConstArray grad_output) {
+  return impl_->named("backward", [&] { return impl_->backward(x, grad_output); });
+}
+
+BlockModule::Taped BlockModule::forward_with_tape(ConstArray x, std::int64_t activation_budget_bytes,
+                                                  std::int64_t minimum_replay_ops_per_byte) {
+  Taped taped = impl_->named("forward_with_tape", [&] {
+    return impl_->forward_with_tape(x, activation_budget_bytes, minimum_replay_ops_per_byte);
+  });
+  taped.tape->impl_->module = impl_;
+  return taped;
+}
+
+NamedGradients BlockModule::backward_from_tape(Tape& tape, ConstArray grad_output) {
+  return impl_->named("backward_from_tape", [&] { return impl_->backward_from_tape(*tape.impl_, grad_output); });
 }
 
 void Tape::Impl::release() {
@@ -167,5 +182,10 @@ Tape::~Tape() = default;
 bool Tape::retained() const { return impl_->retained; }
 std::int64_t Tape::stage_bytes() const { return impl_->stage_bytes; }
 void Tape::close() { impl_->release(); }
+
+void Tape::save(const std::filesystem::path& path) const {
+  refuse_unsupported("a tape is not serialisable: nothing is written to " + path.string() +
+                     "; save the block, and make the tape again");
+}
 
 }  // namespace samba

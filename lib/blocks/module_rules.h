@@ -14,12 +14,16 @@
 
 namespace samba {
 
+// "Mamba3" of "mamba3": what the names of the public classes begin with, Mamba3Block, Mamba3DecodeSession.
+std::string class_prefix(std::string_view kind);
+
 class BlockRules {
  public:
   enum class Operand { x, weights, grad_output };
 
   virtual ~BlockRules() = default;
   virtual std::string_view kind() const = 0;
+  virtual std::string_view profile() const = 0;  // the name of the arithmetic
   virtual std::unique_ptr<Block> make_block() const = 0;
   virtual std::vector<WeightSpec> weight_specs() const = 0;
 
@@ -37,13 +41,16 @@ class BlockRules {
   virtual void check_finite(const BlockState& state) const = 0;
 
   // --- sessions ---
-  virtual std::string session_name() const = 0;
   // The counter of the caller's state that follows an open session; empty: none does.
   virtual std::string followed_counter() const { return {}; }
   virtual bool session_has_forward() const { return false; }
 
   // --- reports ---
   virtual ArrayMap reports(const Block&) const { return {}; }
+  virtual void set_reports(Block&, bool) const {}
+
+  // --- owned weights and session counters ---
+  virtual bool has_owned_weights() const { return false; }
 
   // --- gradient ---
   virtual void check_differentiable(const std::string& method) const = 0;

@@ -83,10 +83,12 @@ ModuleState::~ModuleState() = default;
 ModuleState::ModuleState(ModuleState&&) noexcept = default;
 
 Index ModuleState::batch_size() const { return impl_->batch_size; }
+std::string_view ModuleState::profile() const { return impl_->rules->profile(); }
 ArrayMap ModuleState::pieces() const { return impl_->pieces(); }
 std::map<std::string, Index> ModuleState::counters() const { return impl_->counters(); }
 
 void ModuleState::set(const ConstArrayMap& pieces, const std::map<std::string, Index>& counters) {
+  const StateGuard guard(*impl_);
   std::vector<std::string> piece_names;
   for (const WeightSpec& piece : impl_->rules->pieces(impl_->batch_size, impl_->max_tokens)) {
     piece_names.push_back(piece.name);

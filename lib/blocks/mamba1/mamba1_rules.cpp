@@ -15,6 +15,7 @@ class Mamba1Rules final : public BlockRules {
       : executor_(executor), d_model_(d_model), conv_shape_(conv_shape) {}
 
   std::string_view kind() const override { return "mamba1"; }
+  std::string_view profile() const override { return "mojolearn.identical.mamba1.fp32.v1"; }
   std::unique_ptr<Block> make_block() const override {
     return std::make_unique<Mamba1Block>(executor_, d_model_, conv_shape_);
   }
@@ -55,8 +56,6 @@ class Mamba1Rules final : public BlockRules {
       check_piece_finite(executor_, Mamba1State::piece_name(piece), typed.piece_shape(piece), typed.data(piece));
     }
   }
-
-  std::string session_name() const override { return "Mamba1DecodeSession"; }
 
   void check_differentiable(const std::string& method) const override {
     if (method == "backward") return;

@@ -15,10 +15,9 @@ class Mamba2Rules final : public BlockRules {
       : executor_(executor), d_model_(d_model), options_(options) {}
 
   std::string_view kind() const override { return "mamba2"; }
+  std::string_view profile() const override { return "mojolearn.identical.mamba2.fp32.v1"; }
   std::unique_ptr<Block> make_block() const override {
-    auto block = std::make_unique<Mamba2Block>(executor_, d_model_, options_);
-    block->set_reports(true);
-    return block;
+    return std::make_unique<Mamba2Block>(executor_, d_model_, options_);
   }
   std::vector<WeightSpec> weight_specs() const override {
     return Mamba2Block::make_weight_specs(d_model_, options_.conv_shape);
@@ -61,7 +60,7 @@ class Mamba2Rules final : public BlockRules {
     }
   }
 
-  std::string session_name() const override { return "Mamba2DecodeSession"; }
+  void set_reports(Block& block, bool wanted) const override { static_cast<Mamba2Block&>(block).set_reports(wanted); }
   ArrayMap reports(const Block& block) const override { return static_cast<const Mamba2Block&>(block).reports(); }
 
   void check_differentiable(const std::string& method) const override {

@@ -14,11 +14,8 @@ class Mamba3Rules final : public BlockRules {
   Mamba3Rules(Executor& executor, Index d_model) : executor_(executor), d_model_(d_model) {}
 
   std::string_view kind() const override { return "mamba3"; }
-  std::unique_ptr<Block> make_block() const override {
-    auto block = std::make_unique<Mamba3Block>(executor_, d_model_);
-    block->set_reports(true);
-    return block;
-  }
+  std::string_view profile() const override { return "mojolearn.identical.mamba3.siso.fp32.v1"; }
+  std::unique_ptr<Block> make_block() const override { return std::make_unique<Mamba3Block>(executor_, d_model_); }
   std::vector<WeightSpec> weight_specs() const override { return Mamba3Block::make_weight_specs(d_model_); }
 
   std::vector<WeightSpec> pieces(Index batch_size, Index /*max_tokens*/) const override {
@@ -65,8 +62,10 @@ class Mamba3Rules final : public BlockRules {
     }
   }
 
-  std::string session_name() const override { return "Mamba3DecodeSession"; }
+  void set_reports(Block& block, bool wanted) const override { static_cast<Mamba3Block&>(block).set_reports(wanted); }
   ArrayMap reports(const Block& block) const override { return static_cast<const Mamba3Block&>(block).reports(); }
+
+  bool has_owned_weights() const override { return true; }
 
   void check_differentiable(const std::string&) const override {}
   std::array<Operand, 3> backward_order() const override {

@@ -20,6 +20,7 @@ class TransformerRules final : public BlockRules {
                                               options_.rope_scaling)) {}
 
   std::string_view kind() const override { return "transformer"; }
+  std::string_view profile() const override { return "attn-v1.norm-v1.gemm-leaf128-chains1"; }
   std::unique_ptr<Block> make_block() const override {
     return std::make_unique<TransformerBlock>(executor_, options_, rotary_);
   }
@@ -58,7 +59,6 @@ class TransformerRules final : public BlockRules {
     static_cast<const TransformerState&>(state).check_finite(executor_.elementwise());
   }
 
-  std::string session_name() const override { return "TransformerDecodeSession"; }
   std::string followed_counter() const override { return "cached_tokens"; }
   bool session_has_forward() const override { return true; }
 

@@ -60,7 +60,11 @@ ArrayMap TransformerState::pieces() const {
 }
 
 std::map<std::string, Index> TransformerState::counters() const {
-  return {{"cached_tokens", cached_tokens_}, {"max_tokens", max_tokens_}, {"window", window_}};
+  return {{"cached_tokens", cached_tokens_},
+          {"head_dim", head_dim_},
+          {"max_tokens", max_tokens_},
+          {"n_kv_heads", n_kv_heads_},
+          {"window", window_}};
 }
 
 void TransformerState::set(const ConstArrayMap& pieces, const std::map<std::string, Index>& counters) {
@@ -71,15 +75,19 @@ void TransformerState::set(const ConstArrayMap& pieces, const std::map<std::stri
     refuse_other_array(name, array, piece_shape());
   }
   Index cached = cached_tokens_;
+  const std::map<std::string, Index> fixed = this->counters();
   for (const auto& [name, value] : counters) {
     if (name == "cached_tokens") {
       cached = value;
-    } else if (name != "max_tokens" && name != "window") {
-      refuse_value("a transformer state has no counter '" + name + "'; it has cached_tokens");
-    } else if (value != (name == "window" ? window_ : max_tokens_)) {
-      refuse_value(name + " of a state is fixed, got " + std::to_string(value) + ", it is " +
-                   std::to_string(name == "window" ? window_ : max_tokens_));
+      continue;
     }
+    const auto found = fixed.find(name);
+    if (found == fixed.end()) {
+      refuse_value("a transformer state has no counter '" + name + "'; it has cached_tokens");
+    }
+    if (value == found->second) continue;
+    refuse_value(name + " of a state is fixed, got " + std::to_string(value) + ", it is " +
+                 std::to_string(found->second));
   }
   if (cached < 0 || cached > max_tokens_) {
     refuse_value("cached_tokens must be in 0.." + std::to_string(max_tokens_) + ", got " + std::to_string(cached));

@@ -32,9 +32,9 @@ class TransformerState final : public BlockState {
 
   Shape piece_shape() const;                               // of k_cache and of v_cache: flat
   ArrayMap pieces() const override;                        // k_cache, v_cache
-  std::map<std::string, Index> counters() const override;  // cached_tokens, max_tokens, window
+  std::map<std::string, Index> counters() const override;  // cached_tokens; fixed: the other sizes
   // A piece is read at the stride that cached_tokens then has; a new cached_tokens alone reads the exposed buffers
-  // anew. max_tokens and window can be named with the values they have.
+  // anew. The fixed counters can be named with the values they have.
   void set(const ConstArrayMap& pieces, const std::map<std::string, Index>& counters) override;
 
   // The held positions, ascending: [batch, n_kv_heads, held, head_dim].

@@ -1,0 +1,27 @@
+// Marks an object as in use for the length of one call and refuses a second one meanwhile, from whatever thread or from
+// inside the first (a callback).
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "samba/core/error.h"
+
+namespace samba {
+
+class BusyGuard {
+ public:
+  // Error(value): "<what> is in the middle of another call; ..."
+  BusyGuard(std::atomic<bool>& busy, const char* what) : busy_(busy) {
+    if (!busy_.exchange(true)) return;
+    refuse_value(std::string(what) + " is in the middle of another call; it serves one at a time");
+  }
+  ~BusyGuard() { busy_ = false; }
+  BusyGuard(const BusyGuard&) = delete;
+  BusyGuard& operator=(const BusyGuard&) = delete;
+
+ private:
+  std::atomic<bool>& busy_;
+};
+
+}  // namespace samba
