@@ -117,6 +117,42 @@ TEST_CASE("deep nesting is refused and does not exhaust the stack") {
   check_refused(objects, "nested deeper");
 }
 
+TEST_CASE("control characters take their short forms where the file wants them") {
+  const Json value = parse_json(R"("\b\f\n\r\t\u0000\u001f\u007f\u2028/")");
+  CHECK(canonical_json(value, ControlEscapes::short_forms) == R"("\b\f\n\r\t\u0000\u001f\u007f\u2028/")");
+  CHECK(canonical_json(value) == R"("\u0008\u000c\u000a\u000d\u0009\u0000\u001f\u007f\u2028/")");
+}
+
+TEST_CASE("a lone surrogate is refused, or kept and written back as its escape") {
+  const JsonReadOptions lone{.lone_surrogates = true};
+  for (const char* text : {R"("\ud800")", R"("\udc00")", R"("\ud800x")", R"("\udc00\ud800")", R"("\ud800A\ud801")",
+                           R"("\ud83d\ude00\ud83d")", R"("\ud800\ud83d\ude00")"}) {
+    INFO(text);
+    check_refused(text, "a lone surrogate");
+    CHECK(canonical_json(parse_json(text, lone)) == text);
+  }
+  CHECK(canonical_json(parse_json(R"({"\uffff":1,"\ud800":2,"\ud83d\ude00":3,"\ue000":4})", lone)) ==
+        R"({"\ud800":2,"\ue000":4,"\uffff":1,"\ud83d\ude00":3})");  // by code point
+  for (const char* text : {"\"\xed\xa0\x80\"", "\"\xc0\xaf\"", "\"\xf4\x90\x80\x80\"", "\"\xe2\x82\"", "\"\x80\""}) {
+    CHECK_THROWS_AS(parse_json(text, lone), Error);
+  }
+}
+
+TEST_CASE("the kind of a number is decided by its text, its value is the nearest double") {
+  CHECK(canonical_json(parse_json("[1,1.0,-0,-0.0,1e0,1E+2,0.5e-1,1e-400,-1e-400,123456789012345678901234567890]")) ==
+        "[1,1.0,0,-0.0,1.0,100.0,0.05,0.0,-0.0,123456789012345678901234567890]");
+  CHECK(canonical_json(parse_json("[0." + std::string(400, '0') + "1, 1" + std::string(300, '0') + ".0]")) ==
+        "[0.0,1e+300]");
+  check_refused("1e400", "beyond binary64");
+  check_refused("[1" + std::string(400, '0') + ".0]", "beyond binary64");
+  check_refused("[-1e99999999999999999999]", "beyond binary64");
+  for (const char* text : {"01", "+1", ".5", "1.", "1e", "-", "0x1", "1e+", "--1", "1.e3", "tru", "nul"}) {
+    check_refused(text, "not JSON");
+  }
+  CHECK_NOTHROW(parse_json("-1234", {.most_digits = 4}));
+  CHECK_THROWS_WITH(parse_json("12345", {.most_digits = 4}), Catch::Contains("more than 4 digits"));
+}
+
 TEST_CASE("values without JSON text are refused when they are written") {
   CHECK_THROWS_AS(canonical_json(Json(std::numeric_limits<double>::quiet_NaN())), Error);
   CHECK_THROWS_AS(canonical_json(Json{{"a", std::numeric_limits<double>::infinity()}}), Error);

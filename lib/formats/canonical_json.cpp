@@ -3,8 +3,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <set>
-#include <vector>
 
 #include "samba/core/error.h"
 
@@ -14,81 +12,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Builds the value and refuses what nlohmann's own reader would let pass.
-class StrictBuilder final : public nlohmann::json_sax<Json> {
- public:
-  Json take() { return std::move(root_); }
-  const std::string& fault() const { return fault_; }
-
-  bool null() override { return put(nullptr); }
-  bool boolean(bool value) override { return put(value); }
-  bool number_integer(number_integer_t value) override { return put(value); }
-  bool number_unsigned(number_unsigned_t value) override { return put(value); }
-  bool number_float(number_float_t value, const string_t& text) override {
-    if (text.find_first_of(".eE") == std::string::npos) {
-      return put(Json::binary({text.begin(), text.end()}, kBigIntegerSubtype));
-    }
-    if (!std::isfinite(value)) return fail("the number " + text + " is beyond binary64");
-    return put(value);
-  }
-  bool string(string_t& value) override { return put(std::move(value)); }
-  bool binary(binary_t&) override { return fail("binary values are no JSON"); }
-
-  bool start_object(std::size_t) override { return open(Json::object()); }
-  bool key(string_t& name) override {
-    if (open_.back()->contains(name)) return fail("the key " + Json(name).dump() + " is there twice");
-    key_ = std::move(name);
-    return true;
-  }
-  bool end_object() override { return close(); }
-  bool start_array(std::size_t) override { return open(Json::array()); }
-  bool end_array() override { return close(); }
-
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
-    // Kept is the reason alone: before it the message speaks of the library, behind it it quotes the file's bytes.
-    std::string text = error.what();
-    if (const std::size_t reason = text.find(" - "); reason != std::string::npos) text.erase(0, reason + 3);
-    if (const std::size_t quote = text.find("; last read"); quote != std::string::npos) text.erase(quote);
-    return fail(text + " at byte " + std::to_string(position));
-  }
-
- private:
-  Json* place(Json value) {
-    if (open_.empty()) {
-      root_ = std::move(value);
-      return &root_;
-    }
-    Json& parent = *open_.back();
-    if (parent.is_object()) return &(parent[key_] = std::move(value));
-    parent.push_back(std::move(value));
-    return &parent.back();
-  }
-  bool put(Json value) {
-    place(std::move(value));
-    return true;
-  }
-  bool open(Json value) {
-    if (open_.size() == kDeepestJson) return fail("nested deeper than " + std::to_string(kDeepestJson) + " levels");
-    open_.push_back(place(std::move(value)));
-    return true;
-  }
-  bool close() {
-    open_.pop_back();
-    return true;
-  }
-  bool fail(std::string reason) {
-    fault_ = std::move(reason);
-    return false;
-  }
-
-  Json root_;
-  std::vector<Json*> open_;
-  std::string key_;
-  std::string fault_;
-};
-
 void append_unit(std::string& out, std::uint32_t unit) {
-  char text[8];
+  char text[16];
   std::snprintf(text, sizeof text, "\\u%04x", unit);
   out += text;
 }
@@ -109,13 +34,34 @@ std::uint32_t next_code_point(std::string_view text, std::size_t& position) {
   return point;
 }
 
-void append_text(std::string& out, std::string_view text) {
+// The letter of a short escape, or 0.
+char short_escape(std::uint32_t point) {
+  switch (point) {
+    case '\b':
+      return 'b';
+    case '\f':
+      return 'f';
+    case '\n':
+      return 'n';
+    case '\r':
+      return 'r';
+    case '\t':
+      return 't';
+    default:
+      return 0;
+  }
+}
+
+void append_text(std::string& out, std::string_view text, ControlEscapes escapes) {
   out += '"';
   for (std::size_t position = 0; position < text.size();) {
     const std::uint32_t point = next_code_point(text, position);
     if (point == '"' || point == '\\') {
       out += '\\';
       out += static_cast<char>(point);
+    } else if (escapes == ControlEscapes::short_forms && short_escape(point) != 0) {
+      out += '\\';
+      out += short_escape(point);
     } else if (point >= 0x20 && point < 0x7F) {
       out += static_cast<char>(point);
     } else if (point < 0x10000) {
@@ -128,7 +74,7 @@ void append_text(std::string& out, std::string_view text) {
   out += '"';
 }
 
-void append_value(std::string& out, const Json& value, int depth) {
+void append_value(std::string& out, const Json& value, ControlEscapes escapes, int depth) {
   if (depth > kDeepestJson) refuse_value("JSON nested deeper than " + std::to_string(kDeepestJson) + " levels");
   const char* separator = "";
   switch (value.type()) {
@@ -136,9 +82,9 @@ void append_value(std::string& out, const Json& value, int depth) {
       out += '{';
       for (const auto& [key, item] : value.items()) {  // a map: sorted by bytes, which for UTF-8 is by code point
         out += separator;
-        append_text(out, key);
+        append_text(out, key, escapes);
         out += ':';
-        append_value(out, item, depth + 1);
+        append_value(out, item, escapes, depth + 1);
         separator = ",";
       }
       out += '}';
@@ -147,13 +93,13 @@ void append_value(std::string& out, const Json& value, int depth) {
       out += '[';
       for (const Json& item : value) {
         out += separator;
-        append_value(out, item, depth + 1);
+        append_value(out, item, escapes, depth + 1);
         separator = ",";
       }
       out += ']';
       return;
     case Json::value_t::string:
-      append_text(out, value.get_ref<const std::string&>());
+      append_text(out, value.get_ref<const std::string&>(), escapes);
       return;
     case Json::value_t::number_float:
       if (!std::isfinite(value.get<double>())) refuse_value("NaN and infinity have no JSON text");
@@ -177,16 +123,9 @@ void append_value(std::string& out, const Json& value, int depth) {
 
 }  // namespace
 
-Json parse_json(std::string_view text) {
-  if (text.starts_with("\xEF\xBB\xBF")) refuse_value("not JSON: it starts with a byte order mark");
-  StrictBuilder builder;
-  if (!Json::sax_parse(text, &builder)) refuse_value("not JSON: " + builder.fault());
-  return builder.take();
-}
-
-std::string canonical_json(const Json& value) {
+std::string canonical_json(const Json& value, ControlEscapes escapes) {
   std::string text;
-  append_value(text, value, 0);
+  append_value(text, value, escapes, 0);
   return text;
 }
 
