@@ -44,13 +44,32 @@ std::vector<float> make_inverse_frequencies(Index rotary_dim, float theta, const
   return inverses;
 }
 
+float angle_at(Index position, float inverse_frequency) { return mul(static_cast<float>(position), inverse_frequency); }
+
 }  // namespace
+
+Index rotary_position_limit(Index rotary_dim, float theta, const RopeScaling& scaling, Index most) {
+  const std::vector<float> inverses = make_inverse_frequencies(rotary_dim, theta, scaling);
+  Index first = 0, end = most;  // angles grow with the position: the first one outside lies in [first, end]
+  while (first < end) {
+    const Index middle = first + (end - first) / 2;
+    const bool inside = std::all_of(inverses.begin(), inverses.end(), [&](float inverse) {
+      return angle_at(middle, inverse) < RotaryTable::kAngleLimit;
+    });
+    if (inside) {
+      first = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return first;
+}
 
 RotaryTable::RotaryTable(Executor& executor, Index rotary_dim, float theta, const RopeScaling& scaling)
     : memory_(executor.memory()), inverse_frequencies_(make_inverse_frequencies(rotary_dim, theta, scaling)) {}
 
 float RotaryTable::angle(Index position, Index column) const {
-  return mul(static_cast<float>(position), inverse_frequencies_[static_cast<std::size_t>(column)]);
+  return angle_at(position, inverse_frequencies_[static_cast<std::size_t>(column)]);
 }
 
 std::optional<RotaryTable::AngleFault> RotaryTable::angle_fault(Index position) const {

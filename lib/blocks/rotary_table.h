@@ -19,7 +19,12 @@ struct RopeScaling {
   float low_freq_factor = 1.0F;  // llama3 alone from here on
   float high_freq_factor = 1.0F;
   Index original_max_position_embeddings = 0;
+
+  bool operator==(const RopeScaling&) const = default;
 };
+
+// The positions whose angles all lie in the domain of the elementary sine and cosine: [0, result), at most `most`.
+Index rotary_position_limit(Index rotary_dim, float theta, const RopeScaling& scaling, Index most);
 
 class RotaryTable {
  public:

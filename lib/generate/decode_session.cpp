@@ -128,11 +128,6 @@ std::string finish_reason_name(FinishReason reason) {
   return "interrupted";
 }
 
-Index position_limit(const SambaConfig& config) {
-  constexpr Index kAttentionPositions = 8192;  // spec 20 section 5
-  return config.has_attention() ? kAttentionPositions : std::numeric_limits<std::int32_t>::max();
-}
-
 std::vector<DecodeResult> decode(SambaStack& stack, std::span<const DecodeRequest> requests,
                                  const DecodeOptions& options, const std::function<void(const DecodeEvent&)>& on_event,
                                  const std::function<bool()>& interrupted, DecodeTimes* times) {

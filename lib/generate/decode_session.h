@@ -61,7 +61,4 @@ std::vector<DecodeResult> decode(SambaStack& stack, std::span<const DecodeReques
                                  const std::function<void(const DecodeEvent&)>& on_event = {},
                                  const std::function<bool()>& interrupted = {}, DecodeTimes* times = nullptr);
 
-// The most positions a decode state of this model can hold: 8192 with an attention layer, else no limit.
-Index position_limit(const SambaConfig& config);
-
 }  // namespace samba

@@ -7,53 +7,17 @@
 
 namespace samba {
 
-namespace {
-
-struct NamedShape {
-  const char* name;
-  Shape shape;
-};
-
-std::vector<NamedShape> mamba3_tensors(Index d_model) {
-  constexpr Index kState = 128, kHeadWidth = 64, kAngles = 32;
-  const Index inner = 2 * d_model;
-  const Index heads = inner / kHeadWidth;
-  const Index projection = 2 * inner + 2 * kState + 3 * heads + kAngles;
-  return {{"block_norm.weight", {d_model}},
-          {"in_proj.weight", {projection, d_model}},
-          {"dt_bias", {heads}},
-          {"B_norm.weight", {kState}},
-          {"C_norm.weight", {kState}},
-          {"B_bias", {heads, kState}},
-          {"C_bias", {heads, kState}},
-          {"D", {heads}},
-          {"out_proj.weight", {d_model, inner}}};
-}
-
-std::vector<NamedShape> attention_tensors(const SambaConfig& config) {
-  const Index d_model = config.d_model;
-  const Index queries = *config.n_heads * *config.head_dim;
-  const Index keys = *config.n_kv_heads * *config.head_dim;
-  const Index hidden = *config.intermediate;
-  return {{"input_layernorm.weight", {d_model}},   {"post_attention_layernorm.weight", {d_model}},
-          {"q_proj.weight", {queries, d_model}},   {"k_proj.weight", {keys, d_model}},
-          {"v_proj.weight", {keys, d_model}},      {"o_proj.weight", {d_model, queries}},
-          {"gate_proj.weight", {hidden, d_model}}, {"up_proj.weight", {hidden, d_model}},
-          {"down_proj.weight", {d_model, hidden}}};
-}
-
-}  // namespace
-
-Registry::Registry(const SambaConfig& config) {
+Registry::Registry(const StackConfig& config) {
   add("embed.weight", {config.vocab, config.d_model});
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
     layer_first_.push_back(tensors_.size());
     const std::string prefix = "layers." + std::to_string(i) + ".";
-    auto layer = config.layers[i] == LayerKind::mamba3 ? mamba3_tensors(config.d_model) : attention_tensors(config);
-    for (NamedShape& tensor : layer) add(prefix + tensor.name, std::move(tensor.shape));
+    for (WeightSpec& spec : layer_weight_specs(config, config.layers[i]))
+      add(prefix + spec.name, std::move(spec.shape));
   }
   layer_first_.push_back(tensors_.size());
   add("norm_f.weight", {config.d_model});
+  if (config.final_norm_bias) add("norm_f.bias", {config.d_model});
   if (!config.tie_embeddings) {
     head_ = tensors_.size();
     add("lm_head.weight", {config.vocab, config.d_model});

@@ -1,5 +1,6 @@
-// The parameter tensors of a stack in their order (spec 60 section 2): the order of the flat buffer, of initialisation,
-// of the optimizer, of the sum in gradient clipping and of the checkpoint.
+// The parameter tensors of a stack in their order (spec 60 section 2; a general stack has the tensors of its blocks by
+// the blocks' names, and norm_f.bias behind norm_f.weight when its final norm has a bias): the order of the flat
+// buffer, of initialisation, of the optimizer, of the sum in gradient clipping and of the checkpoint.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,7 +9,7 @@
 #include <vector>
 
 #include "samba/core/array.h"
-#include "samba/model/samba_config.h"
+#include "samba/model/stack_config.h"
 
 namespace samba {
 
@@ -22,7 +23,7 @@ struct ParameterTensor {
 class Registry {
  public:
   // Error(value) when the stack would have more than 2,147,483,647 parameters.
-  explicit Registry(const SambaConfig& config);
+  explicit Registry(const StackConfig& config);
 
   static constexpr Index kMostParameters = 2147483647;
 

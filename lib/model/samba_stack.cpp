@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "samba/blocks/mamba1/mamba1_block.h"
+#include "samba/blocks/mamba2/mamba2_block.h"
 #include "samba/blocks/mamba3/mamba3_block.h"
 #include "samba/blocks/transformer/transformer_block.h"
 #include "samba/core/error.h"
@@ -15,28 +17,46 @@ namespace samba {
 
 namespace {
 
-TransformerOptions attention_options(const SambaConfig& config) {
-  TransformerOptions options;
-  options.d_model = config.d_model;
-  options.n_heads = *config.n_heads;
-  options.n_kv_heads = *config.n_kv_heads;
-  options.head_dim = *config.head_dim;
-  options.intermediate = *config.intermediate;
-  return options;
+// The rotary tables of a stack: transformer layers of equal rotary options share one.
+class RotaryTables {
+ public:
+  std::shared_ptr<RotaryTable> find(const TransformerOptions& options) const {
+    for (const auto& [of, table] : tables_) {
+      if (of.rotary_dim() == options.rotary_dim() && of.rope_theta == options.rope_theta &&
+          of.rope_scaling == options.rope_scaling) {
+        return table;
+      }
+    }
+    return nullptr;
+  }
+  void add(const TransformerBlock& block) { tables_.emplace_back(block.options(), block.rotary()); }
+
+ private:
+  std::vector<std::pair<TransformerOptions, std::shared_ptr<RotaryTable>>> tables_;
+};
+
+std::unique_ptr<Block> make_layer(Executor& executor, const StackConfig& config, const LayerConfig& layer,
+                                  RotaryTables& tables) {
+  switch (layer.kind) {
+    case BlockKind::transformer: {
+      auto block = std::make_unique<TransformerBlock>(executor, layer.transformer, tables.find(layer.transformer));
+      tables.add(*block);
+      return block;
+    }
+    case BlockKind::mamba1:
+      return std::make_unique<Mamba1Block>(executor, config.d_model);
+    case BlockKind::mamba2:
+      return std::make_unique<Mamba2Block>(executor, config.d_model, layer.mamba2);
+    case BlockKind::mamba3:
+      return std::make_unique<Mamba3Block>(executor, config.d_model);
+  }
+  throw Error(ErrorKind::internal, "unknown block kind");
 }
 
-std::vector<std::unique_ptr<Block>> make_blocks(Executor& executor, const SambaConfig& config) {
+std::vector<std::unique_ptr<Block>> make_blocks(Executor& executor, const StackConfig& config) {
   std::vector<std::unique_ptr<Block>> blocks;
-  std::shared_ptr<RotaryTable> rotary;  // the layers have equal options and share it
-  for (const LayerKind kind : config.layers) {
-    if (kind == LayerKind::mamba3) {
-      blocks.push_back(std::make_unique<Mamba3Block>(executor, config.d_model));
-    } else {
-      auto block = std::make_unique<TransformerBlock>(executor, attention_options(config), rotary);
-      rotary = block->rotary();
-      blocks.push_back(std::move(block));
-    }
-  }
+  RotaryTables tables;
+  for (const LayerConfig& layer : config.layers) blocks.push_back(make_layer(executor, config, layer, tables));
   return blocks;
 }
 
@@ -113,7 +133,7 @@ std::unique_ptr<SambaState> SambaStack::allocate_state(Index batch_size, Index m
 
 // ---- construction and parameters ----
 
-SambaStack::Impl::Impl(Executor& executor_, const SambaConfig& config_, Use use_)
+SambaStack::Impl::Impl(Executor& executor_, const StackConfig& config_, Use use_)
     : executor(executor_),
       config(config_),
       registry(config_),
@@ -148,18 +168,18 @@ void SambaStack::Impl::refresh() {
   executor.linear().refresh(*head, head_weight());
 }
 
-SambaStack::SambaStack(Executor& executor, const SambaConfig& config, Generator& generator, Use use)
+SambaStack::SambaStack(Executor& executor, const StackConfig& config, Generator& generator, Use use)
     : impl_(std::make_unique<Impl>(executor, config, use)) {
-  draw_initial_values(executor, impl_->registry, generator, impl_->parameters.data());
+  draw_initial_values(executor, config, impl_->registry, generator, impl_->parameters.data());
   impl_->bind();
 }
 
-SambaStack::SambaStack(Executor& executor, const SambaConfig& config, const ConstArrayMap& weights, Use use)
+SambaStack::SambaStack(Executor& executor, const StackConfig& config, const ConstArrayMap& weights, Use use)
     : SambaStack(executor, config, use) {
   load_weights(weights);
 }
 
-SambaStack::SambaStack(Executor& executor, const SambaConfig& config, Use use)
+SambaStack::SambaStack(Executor& executor, const StackConfig& config, Use use)
     : impl_(std::make_unique<Impl>(executor, config, use)) {
   impl_->parameters.zero();
   impl_->bind();
@@ -168,7 +188,7 @@ SambaStack::SambaStack(Executor& executor, const SambaConfig& config, Use use)
 SambaStack::~SambaStack() = default;
 
 Executor& SambaStack::executor() const { return impl_->executor; }
-const SambaConfig& SambaStack::config() const { return impl_->config; }
+const StackConfig& SambaStack::config() const { return impl_->config; }
 const Registry& SambaStack::registry() const { return impl_->registry; }
 SambaStack::Use SambaStack::use() const { return impl_->use; }
 

@@ -1,6 +1,8 @@
-// A Samba stack: embedding, Mamba-3 and attention layers, final norm, output head (spec 60), on one executor.
+// A stack of blocks: embedding, layers, final norm, output head, on one executor. With a SambaConfig it is the Samba
+// stack of spec 60, which adds no arithmetic of its own; any other StackConfig runs on the same code, with what
+// docs/stack_arithmetic.md states.
 //
-// Parameters lie in one flat device buffer in registry order. The stack adds no arithmetic of its own.
+// Parameters lie in one flat device buffer in registry order.
 //
 // Token ids are int32 or int64 arrays (batch, length), every id in [0, vocab); targets have the same shape, each in
 // [0, vocab) or -100 (ignored). All checks come before any arithmetic: a refused call changes nothing. Refusals are
@@ -22,7 +24,7 @@
 #include "samba/core/array.h"
 #include "samba/kernels/executor.h"
 #include "samba/model/registry.h"
-#include "samba/model/samba_config.h"
+#include "samba/model/stack_config.h"
 #include "samba/model/token_batch.h"
 
 namespace samba {
@@ -37,7 +39,7 @@ class SambaState {
   Index batch_size() const { return batch_size_; }
   Index max_tokens() const { return max_tokens_; }
   Index tokens() const { return tokens_; }  // positions consumed so far
-  const SambaConfig& config() const { return config_; }
+  const StackConfig& config() const { return config_; }
   std::size_t layers() const { return layers_.size(); }
   BlockState& layer(std::size_t index) { return *layers_[index]; }
   const BlockState& layer(std::size_t index) const { return *layers_[index]; }
@@ -53,7 +55,7 @@ class SambaState {
   Index max_tokens_ = 0;
   Index tokens_ = 0;
   bool broken_ = false;  // a call failed midway: every further call is refused until reset()
-  SambaConfig config_;   // of the stack that made it
+  StackConfig config_;   // of the stack that made it
   std::vector<std::unique_ptr<BlockState>> layers_;
 };
 
@@ -79,20 +81,21 @@ class SambaStack {
   enum class Use {
     training,   // everything
     inference,  // no gradients: loss and loss_and_grads are refused as "inference is forward only"
+                // (the only use of a stack for which inference_only_reason has one)
   };
 
-  // Draws the initial values (spec 60 section 3).
-  SambaStack(Executor& executor, const SambaConfig& config, Generator& generator, Use use = Use::training);
+  // Draws the initial values (initial_values.h).
+  SambaStack(Executor& executor, const StackConfig& config, Generator& generator, Use use = Use::training);
   // From named weights; refusals as load_weights.
-  SambaStack(Executor& executor, const SambaConfig& config, const ConstArrayMap& weights, Use use = Use::training);
+  SambaStack(Executor& executor, const StackConfig& config, const ConstArrayMap& weights, Use use = Use::training);
   // Parameters +0 until load_parameters fills them.
-  SambaStack(Executor& executor, const SambaConfig& config, Use use = Use::training);
+  SambaStack(Executor& executor, const StackConfig& config, Use use = Use::training);
   ~SambaStack();
   SambaStack(const SambaStack&) = delete;
   SambaStack& operator=(const SambaStack&) = delete;
 
   Executor& executor() const;
-  const SambaConfig& config() const;
+  const StackConfig& config() const;
   const Registry& registry() const;
   Use use() const;
 

@@ -12,7 +12,7 @@
 namespace samba {
 
 struct SambaStack::Impl {
-  Impl(Executor& executor, const SambaConfig& config, Use use);
+  Impl(Executor& executor, const StackConfig& config, Use use);
 
   float* tensor(std::size_t index) { return parameters.data() + registry.tensors()[index].offset; }
   const float* embedding() { return tensor(0); }
@@ -47,7 +47,7 @@ struct SambaStack::Impl {
                 const float* normed, const float* d_logits, const DropoutKey* dropout, float* gradient);
 
   Executor& executor;
-  SambaConfig config;
+  StackConfig config;
   Registry registry;
   Use use;
   DeviceArray<float> parameters;

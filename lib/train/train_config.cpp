@@ -16,9 +16,6 @@ constexpr Index kMostSteps = Index{1} << 40;
 constexpr Index kMostRows = 1 << 20;
 constexpr Index kMostLength = 1 << 20;
 
-// Positions that an attention layer can tell apart (spec 20 section 5).
-constexpr Index kAttentionPositions = 8192;
-
 std::optional<Index> optional_count(const JsonFields& fields, const std::string& name) {
   if (!fields.has(name)) return std::nullopt;
   return fields.integer(name, std::nullopt, 1);
@@ -34,29 +31,13 @@ auto at_pointer(const std::string& pointer, const Check& check) {
   }
 }
 
-SambaConfig read_model(const json& value) {
-  const JsonFields fields(value, "/model",
-                          {"vocab", "d_model", "layers", "n_heads", "n_kv_heads", "head_dim", "intermediate",
-                           "tie_embeddings", "norm_eps", "dropout"});
-  SambaConfigFields model;
-  model.vocab = fields.integer("vocab", std::nullopt, 2);
-  model.d_model = fields.integer("d_model", std::nullopt, 1);
-  const json& layers = fields.required("layers");
-  if (!layers.is_array() || layers.empty()) fields.refuse("layers", "a list of at least one layer");
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (layers[i] != "mamba3" && layers[i] != "attention") {
-      refuse_choice("/model/layers/" + std::to_string(i), layers[i], {"mamba3", "attention"});
-    }
-    model.layers.push_back(layers[i].get<std::string>());
+// Refuses a model that cannot be trained.
+StackConfig read_model(const json& value) {
+  StackConfig model = stack_config_from_json(value, "/model");
+  if (const auto reason = inference_only_reason(model)) {
+    refuse_unsupported("/model" + reason->pointer + ": " + reason->text);
   }
-  model.n_heads = optional_count(fields, "n_heads");
-  model.n_kv_heads = optional_count(fields, "n_kv_heads");
-  model.head_dim = optional_count(fields, "head_dim");
-  model.intermediate = optional_count(fields, "intermediate");
-  model.tie_embeddings = fields.boolean("tie_embeddings", true);
-  model.norm_eps = fields.number("norm_eps", 1e-5);
-  model.dropout = fields.number("dropout", 0.0);
-  return at_pointer("/model", [&] { return make_config(model); });
+  return model;
 }
 
 std::string absolute_path(const std::string& path, const Path& folder) {
@@ -174,9 +155,10 @@ SampleConfig read_sample(const json& value) {
 }
 
 void check_together(const TrainConfig& config) {
-  if (config.model.has_attention() && config.batch.length > kAttentionPositions) {
+  const Index positions = position_limit(config.model);
+  if (config.batch.length > positions) {
     refuse_value("/batch/length: " + std::to_string(config.batch.length) + " is more than the " +
-                 std::to_string(kAttentionPositions) + " positions of an attention layer");
+                 std::to_string(positions) + " positions of an attention layer");
   }
   if (config.evaluation.every > 0 && config.data.evaluation_bytes == 0) {
     refuse_value("/evaluation/every: " + std::to_string(config.evaluation.every) +
@@ -192,8 +174,6 @@ void check_together(const TrainConfig& config) {
                  std::to_string(config.model.vocab));
   }
 }
-
-json optional_json(const std::optional<Index>& value) { return value.has_value() ? json(*value) : json(nullptr); }
 
 }  // namespace
 
@@ -221,24 +201,11 @@ TrainConfig parse_train_config(const json& value, const Path& folder) {
 }
 
 nlohmann::ordered_json resolved_json(const TrainConfig& config) {
-  nlohmann::ordered_json model;
-  model["vocab"] = config.model.vocab;
-  model["d_model"] = config.model.d_model;
-  model["layers"] = json::array();
-  for (const LayerKind kind : config.model.layers) model["layers"].push_back(layer_kind_name(kind));
-  model["n_heads"] = optional_json(config.model.n_heads);
-  model["n_kv_heads"] = optional_json(config.model.n_kv_heads);
-  model["head_dim"] = optional_json(config.model.head_dim);
-  model["intermediate"] = optional_json(config.model.intermediate);
-  model["tie_embeddings"] = config.model.tie_embeddings;
-  model["norm_eps"] = static_cast<double>(config.model.norm_eps);
-  model["dropout"] = static_cast<double>(config.model.dropout);
-
   const OptimizerSettings& settings = config.optimizer;
   nlohmann::ordered_json result;
   result["seed"] = config.seed;
   result["steps"] = config.steps;
-  result["model"] = model;
+  result["model"] = config_to_ordered_json(config.model);
   result["data"] = {{"paths", config.data.paths}, {"order", config.data.order}};
   result["data"]["start_positions"] =
       config.data.start_positions.empty() ? json(nullptr) : json(config.data.start_positions);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "samba/core/files.h"
-#include "samba/model/samba_config.h"
+#include "samba/model/stack_config.h"
 #include "samba/train/optimizer.h"
 #include "samba/train/schedule.h"
 
@@ -46,7 +46,7 @@ struct SampleConfig {
 };
 
 struct TrainConfig {
-  SambaConfig model;
+  StackConfig model;
   DataConfig data;
   OptimizerSettings optimizer;
   std::optional<Schedule> schedule;

@@ -30,7 +30,7 @@ SambaTrainer::SambaTrainer(std::unique_ptr<SambaStack> stack, const Generator& g
   }
 }
 
-std::unique_ptr<SambaTrainer> SambaTrainer::create(Executor& executor, const SambaConfig& config, std::uint64_t seed,
+std::unique_ptr<SambaTrainer> SambaTrainer::create(Executor& executor, const StackConfig& config, std::uint64_t seed,
                                                    const OptimizerSettings& settings,
                                                    std::optional<Schedule> schedule) {
   check_settings(settings);

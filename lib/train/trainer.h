@@ -28,7 +28,7 @@ class SambaTrainer {
                std::optional<Schedule> schedule = std::nullopt);
 
   // A new stack with initial values drawn from `seed`.
-  static std::unique_ptr<SambaTrainer> create(Executor& executor, const SambaConfig& config, std::uint64_t seed,
+  static std::unique_ptr<SambaTrainer> create(Executor& executor, const StackConfig& config, std::uint64_t seed,
                                               const OptimizerSettings& settings = {},
                                               std::optional<Schedule> schedule = std::nullopt);
 

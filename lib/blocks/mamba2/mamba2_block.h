@@ -3,6 +3,7 @@
 
 #include <array>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 
 #include "samba/blocks/block.h"
 #include "samba/blocks/mamba2/mamba2_state.h"
@@ -22,7 +23,14 @@ struct Mamba2Options {
   float dt_low = 0.0F;
   float dt_high = kInfinity;
   ConvWeightShape conv_shape = ConvWeightShape::with_group_axis;
+
+  bool operator==(const Mamba2Options&) const = default;
 };
+
+// The options a user gives, dt_limit and numeric_mode (null or an object), and dt_limit as JSON; infinities are "inf"
+// and "-inf".
+Mamba2Options parse_mamba2_options(const nlohmann::json& options);
+nlohmann::json mamba2_options_to_json(const Mamba2Options& options);
 
 // What a forward leaves in the workspace for the backward and the stages.
 struct Mamba2Activations {

@@ -86,8 +86,11 @@ float read_limit(const nlohmann::json& value) {
   refuse_type("dt_limit holds " + value.dump() + R"(; its elements are numbers, "inf" or "-inf")");
 }
 
-void read_options(const nlohmann::json& options, Mamba2Options& read) {
-  if (options.is_null()) return;
+}  // namespace
+
+Mamba2Options parse_mamba2_options(const nlohmann::json& options) {
+  Mamba2Options read;
+  if (options.is_null()) return read;
   if (!options.is_object()) refuse_type("options must be a JSON object, got " + std::string(options.type_name()));
   for (auto option = options.begin(); option != options.end(); ++option) {
     if (option.key() == "numeric_mode") {
@@ -100,9 +103,16 @@ void read_options(const nlohmann::json& options, Mamba2Options& read) {
     read.dt_low = read_limit((*option)[0]);
     read.dt_high = read_limit((*option)[1]);
   }
+  return read;
 }
 
-}  // namespace
+nlohmann::json mamba2_options_to_json(const Mamba2Options& options) {
+  const auto limit = [](float value) -> nlohmann::json {
+    if (is_finite(value)) return static_cast<double>(value);
+    return value > 0.0F ? "inf" : "-inf";
+  };
+  return {{"dt_limit", {limit(options.dt_low), limit(options.dt_high)}}};
+}
 
 std::shared_ptr<const BlockRules> make_mamba2_rules(Executor& executor, const nlohmann::json& options,
                                                     const ConstArrayMap& weights) {
@@ -113,8 +123,7 @@ std::shared_ptr<const BlockRules> make_mamba2_rules(Executor& executor, const nl
   if (d_model % 32 != 0) {
     refuse_value("d_model must be a multiple of 32, got " + std::to_string(d_model) + " (block_norm.weight)");
   }
-  Mamba2Options read;
-  read_options(options, read);
+  Mamba2Options read = parse_mamba2_options(options);
   read.conv_shape = conv_weight_form(weights);
   check_weight_shapes(Mamba2Block::make_weight_specs(d_model, read.conv_shape), weights);
   return std::make_shared<Mamba2Rules>(executor, d_model, read);

@@ -74,6 +74,8 @@ struct TransformerOptions {
 
   // The first option, `window` and the head counts aside, that differs from the default block (spec 21 section 3).
   std::optional<std::string> first_not_default() const;
+
+  bool operator==(const TransformerOptions&) const = default;
 };
 
 std::string_view transformer_weight_name(TransformerWeight weight);
@@ -82,5 +84,13 @@ std::string_view transformer_weight_name(TransformerWeight weight);
 // sizes from the weights' shapes, and refuses in the order and words of spec 20 section 8. Values of the weights are
 // not read.
 TransformerOptions parse_transformer_options(const nlohmann::json& options, const ConstArrayMap& weights);
+
+// The options of a layer whose sizes are given by name: `intermediate` is one more, and with a head_dim
+// n_heads * head_dim need not be d_model. The same refusals.
+TransformerOptions parse_transformer_layer(const nlohmann::json& options, Index d_model);
+
+// Names of the options a user gives; every one but the numeric profile and mode as JSON, defaults filled in.
+std::vector<std::string> transformer_option_names();
+nlohmann::json transformer_options_to_json(const TransformerOptions& options);
 
 }  // namespace samba

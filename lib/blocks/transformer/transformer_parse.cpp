@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "samba/blocks/transformer/transformer_names.h"
 #include "samba/blocks/transformer/transformer_options.h"
 #include "samba/core/error.h"
 
@@ -20,17 +21,6 @@ constexpr std::array kOptionNames = {
     "n_heads",       "n_kv_heads", "head_dim",     "window",          "rope_theta",  "rope_scaling", "rope_dim",
     "max_positions", "qkv_bias",   "o_bias",       "norm_bias",       "mlp_bias",    "norm",         "norm_eps",
     "mlp",           "qk_norm",    "attn_softcap", "numeric_profile", "numeric_mode"};
-
-constexpr std::array<std::pair<std::string_view, TransformerNorm>, 3> kNorms = {
-    {{"rmsnorm", TransformerNorm::rmsnorm},
-     {"layernorm", TransformerNorm::layernorm},
-     {"rmsnorm_offset", TransformerNorm::rmsnorm_offset}}};
-constexpr std::array<std::pair<std::string_view, TransformerMlp>, 5> kMlps = {
-    {{"swiglu", TransformerMlp::swiglu},
-     {"geglu", TransformerMlp::geglu},
-     {"geglu_tanh", TransformerMlp::geglu_tanh},
-     {"gelu", TransformerMlp::gelu},
-     {"gelu_tanh", TransformerMlp::gelu_tanh}}};
 
 // Products of sizes stay far from 64 bits.
 constexpr Index kLargestCount = std::numeric_limits<std::int32_t>::max();
@@ -55,6 +45,27 @@ class Parser {
     check_tensor_names();
     check_shapes();
     check_option_names();
+    read_numeric_profile();
+    read_numeric_mode();
+    return options_;
+  }
+
+  TransformerOptions run_layer(Index d_model) {
+    in_stack_ = true;
+    options_.d_model = d_model;
+    read_heads();
+    const json* intermediate = find("intermediate");
+    if (intermediate == nullptr) refuse_type("intermediate is required");
+    options_.intermediate = integer("intermediate", *intermediate);
+    if (options_.intermediate < 1) {
+      refuse_value("intermediate must be at least 1, got " + std::to_string(options_.intermediate));
+    }
+    read_numbers();
+    read_rope_scaling();
+    read_rope_dim_and_positions();
+    if (options_.rope_dim == options_.head_dim) options_.rope_dim = 0;
+    read_norm_and_mlp();
+    read_bias_flags();
     read_numeric_profile();
     read_numeric_mode();
     return options_;
@@ -154,15 +165,16 @@ class Parser {
     }
 
     const ConstArray* norm = weight(W::input_norm);
-    const bool known = norm != nullptr && norm->shape.size() == 1 && norm->shape[0] > 0;
-    if (known) options_.d_model = norm->shape[0];
+    const bool known = in_stack_ || (norm != nullptr && norm->shape.size() == 1 && norm->shape[0] > 0);
+    if (known && !in_stack_) options_.d_model = norm->shape[0];
     const json* head_dim = find("head_dim", true);
     if (head_dim != nullptr) {
       options_.head_dim = integer("head_dim", *head_dim);
     } else if (known) {
       options_.head_dim = options_.d_model / options_.n_heads;
     }
-    if (known && options_.d_model != options_.n_heads * options_.head_dim) {
+    const bool may_differ = in_stack_ && head_dim != nullptr;
+    if (known && !may_differ && options_.d_model != options_.n_heads * options_.head_dim) {
       refuse_value("d_model must be n_heads * head_dim, got d_model " + std::to_string(options_.d_model) +
                    ", n_heads " + std::to_string(options_.n_heads) + ", head_dim " + std::to_string(options_.head_dim));
     }
@@ -245,9 +257,9 @@ class Parser {
   }
 
   void read_norm_and_mlp() {
-    options_.norm = choice("norm", text("norm", "rmsnorm"), kNorms);
+    options_.norm = choice("norm", text("norm", "rmsnorm"), kTransformerNorms);
     mlp_ = text("mlp", "swiglu");
-    options_.mlp = choice("mlp", mlp_, kMlps);
+    options_.mlp = choice("mlp", mlp_, kTransformerMlps);
     const bool layernorm = options_.norm == TransformerNorm::layernorm;
     options_.norm_bias = flag("norm_bias");
     if (options_.norm_bias && !layernorm) {
@@ -257,10 +269,14 @@ class Parser {
     if (options_.qk_norm && layernorm) refuse_value("qk_norm cannot be combined with norm layernorm");
   }
 
-  void check_tensor_names() {
+  void read_bias_flags() {
     options_.qkv_bias = flag("qkv_bias");
     options_.o_bias = flag("o_bias");
     options_.mlp_bias = flag("mlp_bias");
+  }
+
+  void check_tensor_names() {
+    read_bias_flags();
     for (std::size_t i = static_cast<std::size_t>(W::q_bias); i < kTransformerWeights; ++i) {
       const auto which = static_cast<W>(i);
       const std::string name(transformer_weight_name(which));
@@ -350,6 +366,7 @@ class Parser {
   TransformerOptions options_;
   std::string mlp_;
   bool head_dim_known_ = false;
+  bool in_stack_ = false;  // a layer of a general stack
 };
 
 }  // namespace
@@ -357,5 +374,12 @@ class Parser {
 TransformerOptions parse_transformer_options(const json& options, const ConstArrayMap& weights) {
   return Parser(options, weights).run();
 }
+
+TransformerOptions parse_transformer_layer(const json& options, Index d_model) {
+  const ConstArrayMap none;
+  return Parser(options, none).run_layer(d_model);
+}
+
+std::vector<std::string> transformer_option_names() { return {kOptionNames.begin(), kOptionNames.end()}; }
 
 }  // namespace samba
