@@ -91,14 +91,16 @@ TEST_CASE("Every option of a layer and of the model survives its JSON and counts
     if (value.is_number_float()) field = value.get<double>() * 0.75;
     INFO(pointer);
     if (field == value) continue;  // names and nulls
+    StackConfig read = config;
     try {
-      CHECK_FALSE(stack_config_from_json(other) == config);
+      read = stack_config_from_json(other);
     } catch (const Error&) {
-      // Some values contradict others: qk_norm with layernorm, heads that no longer divide.
+      continue;  // it contradicts another field: qk_norm with layernorm, heads that no longer divide
     }
+    CHECK_FALSE(read == config);
     ++fields;
   }
-  CHECK(fields > 40);
+  CHECK(fields > 30);
 }
 
 TEST_CASE("Layers named by strings are the SambaStack, as objects they are not, and nothing is mixed") {
