@@ -248,7 +248,7 @@ TEST_CASE("A mamba2 block refuses other options, a tape and a full buffer") {
   state->set({}, {{"buffered_tokens", 256}});
   CHECK(refusal([&] {
           module.step(drawn(213, {1, 1, 32}), *state);
-        }) == "value: buffered_tokens must be in [0, 256), got 256");
+        }) == "value: Mamba2Block.step: buffered_tokens must be in [0, 256), got 256");
   CHECK(refusal([&] {
           make_module(*executor, 32, {{"window", 4}});
         }).starts_with("type: Mamba2Block: a mamba2 block has no option"));

@@ -193,6 +193,7 @@ const Registry& SambaStack::registry() const { return impl_->registry; }
 SambaStack::Use SambaStack::use() const { return impl_->use; }
 
 void SambaStack::load_weights(const ConstArrayMap& weights) {
+  const Impl::InUse guard(*impl_);
   check_weights(impl_->registry, weights);
   for (const ParameterTensor& tensor : impl_->registry.tensors()) {
     impl_->executor.memory().copy_to_device(impl_->parameters.data() + tensor.offset, weights.at(tensor.name).data,
@@ -224,7 +225,10 @@ std::string SambaStack::parameters_sha256() const {
 
 const float* SambaStack::device_parameters() const { return impl_->parameters.data(); }
 float* SambaStack::mutable_device_parameters() { return impl_->parameters.data(); }
-void SambaStack::parameters_changed() { impl_->refresh(); }
+void SambaStack::parameters_changed() {
+  const Impl::InUse guard(*impl_);
+  impl_->refresh();
+}
 
 void SambaStack::set_stage_recorder(StageRecorder* recorder) { impl_->recorder = recorder; }
 

@@ -9,8 +9,8 @@
 // Error(value) that name the argument (and the flat index of a bad id or target), Error(type) for a wrong dtype. A
 // non-finite value met inside is an Error(value) of class "non_finite" that names the tensor and the flat index.
 //
-// Threads: a stack and its states are used by one thread at a time. The executor must outlive the stack, the stack its
-// states.
+// Threads: a stack and its states are used by one thread at a time; re-entrant use is refused. The executor must
+// outlive the stack, the stack its states.
 #pragma once
 
 #include <memory>

@@ -88,6 +88,7 @@ void require_size(const char* name, std::size_t given, Index wanted) {
 
 const float* SambaStack::forward_device(std::span<const std::int32_t> ids, Index batch, Index length,
                                         SambaState* state) {
+  const Impl::InUse guard(*impl_);
   if (batch < 1 || length < 1) {
     refuse_value("ids must have at least one row and one token, got the shape " + shape_text({batch, length}));
   }
@@ -114,6 +115,7 @@ void SambaStack::prefill(std::span<const std::int32_t> ids, Index length, SambaS
                          std::span<float> last_logits) {
   const Index batch = state.batch_size();
   const Index width = impl_->config.d_model;
+  const Impl::InUse guard(*impl_);
   if (length < 1) refuse_value("length must be at least 1, got " + std::to_string(length));
   require_size("ids", ids.size(), batch * length);
   require_size("last_logits", last_logits.size(), batch * impl_->config.vocab);

@@ -57,6 +57,7 @@ float SambaStack::Impl::cross_entropy(Index rows, const float* logits, std::span
 }
 
 float SambaStack::loss(ConstArray inputs, ConstArray targets) {
+  const Impl::InUse guard(*impl_);
   impl_->refuse_if_inference("loss");
   const TokenBatch ids = checked_ids(inputs, impl_->config.vocab, "inputs");
   const TokenBatch classes = checked_targets(targets, ids, impl_->config.vocab);
@@ -86,6 +87,7 @@ LossAndGradients SambaStack::loss_and_grads(ConstArray inputs, ConstArray target
 float SambaStack::loss_and_grads_device(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets,
                                         Index batch, Index length, const GradientOptions& options, float* gradient) {
   Impl& impl = *impl_;
+  const Impl::InUse guard(impl);
   impl.refuse_if_inference("loss_and_grads");
   const Index rows = batch * length;
   const Index width = impl.config.d_model;

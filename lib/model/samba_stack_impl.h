@@ -1,12 +1,14 @@
 // The inside of SambaStack, shared by its forward and its gradient.
 #pragma once
 
+#include <atomic>
 #include <initializer_list>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "samba/core/busy_guard.h"
 #include "samba/model/samba_stack.h"
 
 namespace samba {
@@ -23,6 +25,10 @@ struct SambaStack::Impl {
   void refresh();  // after they changed
 
   void refuse_if_inference(const char* call) const;
+  // For the length of a call; refuses another one meanwhile, the one of a stage recorder included.
+  struct InUse : BusyGuard {
+    explicit InUse(Impl& impl) : BusyGuard(impl.busy, "the stack") {}
+  };
   // Error(value) of class non_finite that names the tensor and the flat index.
   void require_finite(const char* name, Index count, const float* device);
   // An initializer list, unlike a Shape, takes no memory when nobody listens: a decode step allocates nothing.
@@ -55,6 +61,7 @@ struct SambaStack::Impl {
   std::unique_ptr<PreparedWeight> head;
   Workspace workspace;
   StageRecorder* recorder = nullptr;
+  std::atomic<bool> busy = false;
 };
 
 }  // namespace samba
