@@ -111,6 +111,31 @@ void map_relu_backward(Index first, Index end, const float* act, const float* dy
       [&](Lanes::F a, Lanes::F d) HWY_ATTR { return l.select(l.lt(zero, l.flush(a)), d, zero); });
 }
 
+void map_scale(Index first, Index end, float factor, const float* x, float* out) {
+  const Lanes l{};
+  const auto f = l.flush(l.set(factor));
+  map(first, end, x, out, [&](Lanes::F v) HWY_ATTR { return l.mul(l.flush(v), f); });
+}
+
+void map_softcap(Index first, Index end, float softcap, const float* x, float* squashed, float* out) {
+  const Lanes l{};
+  const auto cap = l.flush(l.set(softcap));
+  over_vectors(l.d, first, end, [&](auto io, Index i) HWY_ATTR {
+    const auto t = l.flush(elementary::tanh(l, l.flush(elementary::divide(l, io.load(x + i), cap))));
+    if (squashed != nullptr) io.store(t, squashed + i);
+    io.store(l.mul(t, cap), out + i);
+  });
+}
+
+void map_softcap_backward(Index first, Index end, const float* squashed, const float* dy, float* dx) {
+  const Lanes l{};
+  const auto one = l.set(1.0F);
+  map(first, end, squashed, dy, dx, [&](Lanes::F t, Lanes::F d) HWY_ATTR {
+    const auto s = l.flush(t);
+    return l.mul(l.flush(d), l.flush(l.sub(one, l.flush(l.mul(s, s)))));
+  });
+}
+
 void map_swiglu(Index first, Index end, const float* gate, const float* up, float* act, float* gated) {
   const Lanes l{};
   over_vectors(l.d, first, end, [&](auto io, Index i) HWY_ATTR {
@@ -166,6 +191,9 @@ HWY_EXPORT(map_add);
 HWY_EXPORT(map_flush);
 HWY_EXPORT(map_relu);
 HWY_EXPORT(map_relu_backward);
+HWY_EXPORT(map_scale);
+HWY_EXPORT(map_softcap);
+HWY_EXPORT(map_softcap_backward);
 HWY_EXPORT(map_swiglu);
 HWY_EXPORT(map_swiglu_backward);
 HWY_EXPORT(find_non_finite);
@@ -198,6 +226,21 @@ void ElementwiseCpu::clamp(Index n, const float* x, float low, float high, float
 void ElementwiseCpu::add(Index n, const float* a, const float* b, float* out) {
   const auto run = SAMBA_CPU_KERNEL(context_, map_add);
   context_.parallel(n, kGrain, [&](Index first, Index end, int) { run(first, end, a, b, out); });
+}
+
+void ElementwiseCpu::scale(Index n, float factor, const float* x, float* out) {
+  const auto run = SAMBA_CPU_KERNEL(context_, map_scale);
+  context_.parallel(n, kGrain, [&](Index first, Index end, int) { run(first, end, factor, x, out); });
+}
+
+void ElementwiseCpu::softcap_forward(Index n, float cap, const float* x, float* squashed, float* out) {
+  const auto run = SAMBA_CPU_KERNEL(context_, map_softcap);
+  context_.parallel(n, kFunctionGrain, [&](Index first, Index end, int) { run(first, end, cap, x, squashed, out); });
+}
+
+void ElementwiseCpu::softcap_backward(Index n, const float* squashed, const float* dy, float* dx) {
+  const auto run = SAMBA_CPU_KERNEL(context_, map_softcap_backward);
+  context_.parallel(n, kGrain, [&](Index first, Index end, int) { run(first, end, squashed, dy, dx); });
 }
 
 void ElementwiseCpu::flush(Index n, const float* x, float* out) {

@@ -19,7 +19,10 @@ class ElementwiseCpu final : public ElementwiseKernels {
   void binary(BinaryFunction function, Index n, const float* a, const float* b, float* out) override;
   void clamp(Index n, const float* x, float low, float high, float* out) override;
   void add(Index n, const float* a, const float* b, float* out) override;
+  void scale(Index n, float factor, const float* x, float* out) override;
   void flush(Index n, const float* x, float* out) override;
+  void softcap_forward(Index n, float cap, const float* x, float* squashed, float* out) override;
+  void softcap_backward(Index n, const float* squashed, const float* dy, float* dx) override;
   void relu_forward(Index n, const float* x, float* out) override;
   void relu_backward(Index n, const float* act, const float* dy, float* dx) override;
   void swiglu_forward(Index n, const float* gate, const float* up, float* act, float* gated) override;

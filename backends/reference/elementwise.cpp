@@ -67,6 +67,15 @@ SAMBA_FMA_CLONES void map_binary(BinaryFunction function, Index n, const float* 
   }
 }
 
+SAMBA_FMA_CLONES void map_softcap(Index n, float softcap, const float* x, float* squashed, float* out) {
+  const float cap = flush(softcap);
+  for (Index i = 0; i < n; ++i) {
+    const float t = flush(elementary::tanh(div(x[i], cap)));
+    if (squashed != nullptr) squashed[i] = t;
+    out[i] = mul(t, cap);
+  }
+}
+
 SAMBA_FMA_CLONES void map_swiglu(Index n, const float* gate, const float* up, float* act, float* gated) {
   for (Index i = 0; i < n; ++i) {
     const float a = flush(elementary::silu(flush(gate[i])));
@@ -109,6 +118,18 @@ void ElementwiseReference::clamp(Index n, const float* x, float low, float high,
 
 void ElementwiseReference::add(Index n, const float* a, const float* b, float* out) {
   map(n, a, b, out, [](float x, float y) { return samba::add(x, y); });
+}
+
+void ElementwiseReference::scale(Index n, float factor, const float* x, float* out) {
+  map(n, x, out, [=](float v) { return samba::mul(v, factor); });
+}
+
+void ElementwiseReference::softcap_forward(Index n, float cap, const float* x, float* squashed, float* out) {
+  map_softcap(n, cap, x, squashed, out);
+}
+
+void ElementwiseReference::softcap_backward(Index n, const float* squashed, const float* dy, float* dx) {
+  map(n, squashed, dy, dx, [](float t, float d) { return mul(d, sub(1.0F, mul(t, t))); });
 }
 
 void ElementwiseReference::flush(Index n, const float* x, float* out) {

@@ -35,6 +35,8 @@ class ElementwiseKernels {
 
   // out = F(F(a) + F(b))
   virtual void add(Index n, const float* a, const float* b, float* out) = 0;
+  // out = F(F(x) * F(factor))
+  virtual void scale(Index n, float factor, const float* x, float* out) = 0;
   // out = F(x)
   virtual void flush(Index n, const float* x, float* out) = 0;
 
@@ -42,6 +44,11 @@ class ElementwiseKernels {
   virtual void relu_forward(Index n, const float* x, float* out) = 0;
   // dx = F(act) > 0 ? F(dy) : +0, act being what relu_forward gave              spec 50 section B3 step 6
   virtual void relu_backward(Index n, const float* act, const float* dy, float* dx) = 0;
+
+  // t = F(tanh(div(x, cap))); out = F(t * F(cap)); squashed = t, or null     docs/stack_arithmetic.md section 4
+  virtual void softcap_forward(Index n, float cap, const float* x, float* squashed, float* out) = 0;
+  // dx = F(F(dy) * F(1 - F(squashed * squashed))); dx may be dy
+  virtual void softcap_backward(Index n, const float* squashed, const float* dy, float* dx) = 0;
 
   // act = F(silu(F(gate))); gated = F(act * F(up))                              spec 20 section 3 step 17
   virtual void swiglu_forward(Index n, const float* gate, const float* up, float* act, float* gated) = 0;

@@ -133,14 +133,29 @@ std::unique_ptr<SambaState> SambaStack::allocate_state(Index batch_size, Index m
 
 // ---- construction and parameters ----
 
+namespace {
+
+const StackConfig& checked_use(const StackConfig& config, SambaStack::Use use) {
+  const auto reason = inference_only_reason(config);
+  if (use == SambaStack::Use::training && reason) refuse_unsupported(reason->pointer + ": " + reason->text);
+  return config;
+}
+
+}  // namespace
+
 SambaStack::Impl::Impl(Executor& executor_, const StackConfig& config_, Use use_)
     : executor(executor_),
-      config(config_),
+      config(checked_use(config_, use_)),
       registry(config_),
       use(use_),
       parameters(executor_.memory(), registry.total()),
       blocks(make_blocks(executor_, config_)),
       workspace(executor_.memory()) {
+  if (config.final_norm == TransformerNorm::rmsnorm_offset) {
+    const std::vector<float> values(static_cast<std::size_t>(config.d_model), 1.0F);
+    ones = DeviceArray<float>(executor.memory(), config.d_model);
+    ones.upload(values.data());
+  }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const auto& specs = blocks[i]->weight_specs();
     const std::size_t first = registry.layer_first(i);

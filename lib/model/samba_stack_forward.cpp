@@ -30,8 +30,7 @@ float* SambaStack::Impl::run_layers(std::span<const std::int32_t> ids, Index bat
   float* hidden = workspace.floats(count);
   float* next = workspace.floats(count);
   const std::initializer_list<Index> shape = {batch, length, config.d_model};
-  executor.embedding().embedding_forward(rows, config.d_model, device_ids, embedding(), hidden);
-  record("embed", shape, hidden);
+  embed(batch, length, device_ids, hidden);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     blocks[i]->forward(batch, length, hidden, next, state == nullptr ? nullptr : state->layers_[i].get(), workspace,
                        nullptr);
@@ -41,20 +40,51 @@ float* SambaStack::Impl::run_layers(std::span<const std::int32_t> ids, Index bat
   return hidden;
 }
 
-float* SambaStack::Impl::head_logits(Index batch, Index length, const float* hidden, float** normed) {
+void SambaStack::Impl::embed(Index batch, Index length, const std::int32_t* device_ids, float* hidden) {
   const Index rows = batch * length;
-  float* norm_output = workspace.floats(rows * config.d_model);
-  float* logits = workspace.floats(rows * config.vocab);
-  // The residual stream carries a non-finite value of any layer down to here.
-  require_finite("rms_norm input", rows * config.d_model, hidden);
-  executor.norm().rms_norm_forward(rows, config.d_model, config.norm_eps, false, hidden, norm_weight(), norm_output,
-                                   nullptr, nullptr);
-  record("norm_f", {batch, length, config.d_model}, norm_output);
-  require_finite("linear input", rows * config.d_model, norm_output);
-  executor.linear().linear(*head, rows, norm_output, logits);
-  record("logits", {batch, length, config.vocab}, logits);
-  if (normed != nullptr) *normed = norm_output;
-  return logits;
+  executor.embedding().embedding_forward(rows, config.d_model, device_ids, embedding(), hidden);
+  record("embed", {batch, length, config.d_model}, hidden);
+  if (!config.embedding_scale) return;
+  executor.elementwise().scale(rows * config.d_model, *config.embedding_scale, hidden, hidden);
+  record("embed_scaled", {batch, length, config.d_model}, hidden);
+}
+
+void SambaStack::Impl::require_finite_hidden(Index rows, const float* hidden) {
+  const bool centred = config.final_norm == TransformerNorm::layernorm;
+  require_finite(centred ? "layer_norm input" : "rms_norm input", rows * config.d_model, hidden);
+}
+
+void SambaStack::Impl::final_norm(Index rows, const float* hidden, float* normed) {
+  const Index width = config.d_model;
+  require_finite_hidden(rows, hidden);
+  if (config.final_norm == TransformerNorm::layernorm) {
+    const float* bias = config.final_norm_bias ? tensor(registry.final_norm() + 1) : nullptr;
+    executor.norm().layer_norm_block(rows, width, config.norm_eps, hidden, norm_weight(), bias, normed, nullptr);
+  } else {
+    const bool offset = config.final_norm == TransformerNorm::rmsnorm_offset;
+    executor.norm().rms_norm_forward(rows, width, config.norm_eps, offset, hidden, norm_weight(), normed, nullptr,
+                                     nullptr);
+  }
+}
+
+SambaStack::Impl::Head SambaStack::Impl::run_head(Index batch, Index length, const float* hidden, bool for_gradient) {
+  const Index rows = batch * length;
+  const Index cells = rows * config.vocab;
+  Head result;
+  result.normed = workspace.floats(rows * config.d_model);
+  result.logits = workspace.floats(cells);
+  final_norm(rows, hidden, result.normed);
+  record("norm_f", {batch, length, config.d_model}, result.normed);
+  require_finite("linear input", rows * config.d_model, result.normed);
+  executor.linear().linear(*head, rows, result.normed, result.logits);
+  if (config.logits_softcap) {
+    record("logits_uncapped", {batch, length, config.vocab}, result.logits);
+    if (for_gradient) result.squashed = workspace.floats(cells);
+    executor.elementwise().softcap_forward(cells, *config.logits_softcap, result.logits, result.squashed,
+                                           result.logits);
+  }
+  record("logits", {batch, length, config.vocab}, result.logits);
+  return result;
 }
 
 namespace {
@@ -99,7 +129,7 @@ const float* SambaStack::forward_device(std::span<const std::int32_t> ids, Index
   AdvancingState advancing(state == nullptr ? nullptr : &state->broken_, state == nullptr ? nullptr : &state->tokens_,
                            length);
   const float* hidden = impl_->run_layers(ids, batch, length, state);
-  const float* logits = impl_->head_logits(batch, length, hidden, nullptr);
+  const float* logits = impl_->run_head(batch, length, hidden, false).logits;
   advancing.done();
   return logits;
 }
@@ -124,14 +154,14 @@ void SambaStack::prefill(std::span<const std::int32_t> ids, Index length, SambaS
   Workspace::Scope scope(impl_->workspace);
   AdvancingState advancing(&state.broken_, &state.tokens_, length);
   const float* hidden = impl_->run_layers(ids, batch, length, &state);
-  impl_->require_finite("rms_norm input", batch * length * width, hidden);
+  impl_->require_finite_hidden(batch * length, hidden);
   // Every token row of the norm and of the head is independent: the last rows alone give the same bits.
   float* last = impl_->workspace.floats(batch * width);
   for (Index row = 0; row < batch; ++row) {
     impl_->executor.memory().copy(last + row * width, hidden + ((row + 1) * length - 1) * width,
                                   static_cast<std::size_t>(width) * sizeof(float));
   }
-  const float* logits = impl_->head_logits(batch, 1, last, nullptr);
+  const float* logits = impl_->run_head(batch, 1, last, false).logits;
   impl_->executor.memory().copy_to_host(last_logits.data(), logits, last_logits.size_bytes());
   advancing.done();
 }

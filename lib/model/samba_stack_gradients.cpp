@@ -26,8 +26,7 @@ std::vector<float*> SambaStack::Impl::run_layers_keeping(const std::int32_t* dev
   const std::initializer_list<Index> shape = {batch, length, config.d_model};
   std::vector<float*> inputs;
   for (std::size_t i = 0; i <= blocks.size(); ++i) inputs.push_back(workspace.floats(count));
-  executor.embedding().embedding_forward(batch * length, config.d_model, device_ids, embedding(), inputs[0]);
-  record("embed", shape, inputs[0]);
+  embed(batch, length, device_ids, inputs[0]);
   if (dropout != nullptr) {
     executor.random().dropout(*dropout, count, inputs[0], inputs[0]);
     record("dropout", shape, inputs[0]);
@@ -68,7 +67,7 @@ float SambaStack::loss(ConstArray inputs, ConstArray targets) {
   impl_->check_call(nullptr, ids.rows, ids.length);
   Workspace::Scope scope(impl_->workspace);
   const float* hidden = impl_->run_layers(ids.ids, ids.rows, ids.length, nullptr);
-  const float* logits = impl_->head_logits(ids.rows, ids.length, hidden, nullptr);
+  const float* logits = impl_->run_head(ids.rows, ids.length, hidden, false).logits;
   return impl_->cross_entropy(rows, logits, classes.ids, static_cast<float>(counted), nullptr);
 }
 
@@ -121,33 +120,34 @@ float SambaStack::loss_and_grads_device(std::span<const std::int32_t> inputs, st
   std::int32_t* device_ids = impl.workspace.ints(rows);
   executor.memory().copy_to_device(device_ids, inputs.data(), inputs.size_bytes());
   const std::vector<float*> layer_inputs = impl.run_layers_keeping(device_ids, batch, length, drops ? &key : nullptr);
-  float* hidden = layer_inputs.back();
-  float* normed = nullptr;
-  float* logits = impl.head_logits(batch, length, hidden, &normed);
+  const Impl::Head head = impl.run_head(batch, length, layer_inputs.back(), true);
   const float divisor = static_cast<float>(items > 0 ? items : 1);
-  float* d_logits = logits;  // in place
-  const float loss = impl.cross_entropy(rows, logits, targets, divisor, d_logits);
+  float* d_logits = head.logits;  // in place
+  const float loss = impl.cross_entropy(rows, head.logits, targets, divisor, d_logits);
   impl.record("dlogits", {batch, length, vocab}, d_logits);
-  impl.backward(device_ids, batch, length, layer_inputs, normed, d_logits, drops ? &key : nullptr, gradient);
+  impl.backward(device_ids, batch, length, layer_inputs, head, d_logits, drops ? &key : nullptr, gradient);
   return loss;
 }
 
 void SambaStack::Impl::backward(const std::int32_t* device_ids, Index batch, Index length,
-                                const std::vector<float*>& layer_inputs, const float* normed, const float* d_logits,
+                                const std::vector<float*>& layer_inputs, const Head& head_values, float* d_logits,
                                 const DropoutKey* dropout, float* gradient) {
   const Index rows = batch * length;
   const Index width = config.d_model;
   const std::initializer_list<Index> shape = {batch, length, width};
   const auto gradient_of = [&](std::size_t index) { return gradient + registry.tensors()[index].offset; };
 
+  if (head_values.squashed != nullptr) {
+    executor.elementwise().softcap_backward(rows * config.vocab, head_values.squashed, d_logits, d_logits);
+    record("d_logits_uncapped", {batch, length, config.vocab}, d_logits);
+  }
   float* d_hidden = workspace.floats(rows * width);
   float* d_head = gradient_of(registry.head());
   executor.linear().gemm(Layout::nn, rows, width, config.vocab, d_logits, head_weight(), d_hidden);
-  executor.linear().gemm(Layout::tn, config.vocab, width, rows, d_logits, normed, d_head);
+  executor.linear().gemm(Layout::tn, config.vocab, width, rows, d_logits, head_values.normed, d_head);
   record("d_norm_f_out", shape, d_hidden);
   record("d_head_weight", {config.vocab, width}, d_head);
-  executor.norm().rms_norm_backward(rows, width, config.norm_eps, layer_inputs.back(), norm_weight(), d_hidden,
-                                    d_hidden, gradient_of(registry.final_norm()), nullptr);
+  final_norm_backward(rows, layer_inputs.back(), d_hidden, gradient_of(registry.final_norm()));
   if (recorder != nullptr) record("d_layer" + std::to_string(blocks.size() - 1) + ".out", shape, d_hidden);
 
   for (std::size_t i = blocks.size(); i-- > 0;) {
@@ -162,11 +162,30 @@ void SambaStack::Impl::backward(const std::int32_t* device_ids, Index batch, Ind
     executor.random().dropout(*dropout, rows * width, d_hidden, d_hidden);
     record("d_embed_out", shape, d_hidden);
   }
+  if (config.embedding_scale) {
+    executor.elementwise().scale(rows * width, *config.embedding_scale, d_hidden, d_hidden);
+    record("d_embed_unscaled", shape, d_hidden);
+  }
   float* lookup = config.tie_embeddings ? workspace.floats(config.vocab * width) : gradient_of(0);
   executor.embedding().embedding_backward(rows, config.vocab, width, device_ids, d_hidden, false, -1, lookup);
   record("d_embed_lookup", {config.vocab, width}, lookup);
   // The lookup gradient is the left operand.
   if (config.tie_embeddings) executor.elementwise().add(config.vocab * width, lookup, d_head, d_head);
+}
+
+// In place: d_hidden is the gradient of the norm's output, then of its input. The offset norm is the norm whose weight
+// is F(1 + F(w)), and the gradient of w that of this weight.
+void SambaStack::Impl::final_norm_backward(Index rows, const float* hidden, float* d_hidden, float* d_weight) {
+  const Workspace::Scope scope(workspace);
+  const Index width = config.d_model;
+  const float* weight = norm_weight();
+  if (config.final_norm == TransformerNorm::rmsnorm_offset) {
+    float* shifted = workspace.floats(width);
+    executor.elementwise().add(width, ones.data(), weight, shifted);
+    weight = shifted;
+  }
+  executor.norm().rms_norm_backward(rows, width, config.norm_eps, hidden, weight, d_hidden, d_hidden, d_weight,
+                                    nullptr);
 }
 
 }  // namespace samba

@@ -42,15 +42,27 @@ struct SambaStack::Impl {
   // The same with every layer's input kept: inputs[i], and inputs[layers] the last output.
   std::vector<float*> run_layers_keeping(const std::int32_t* device_ids, Index batch, Index length,
                                          const DropoutKey* dropout);
-  // Final norm and head. `normed` receives the norm's output unless null.
-  float* head_logits(Index batch, Index length, const float* hidden, float** normed);
+  // The rows of the embedding, scaled if the stack scales them.
+  void embed(Index batch, Index length, const std::int32_t* device_ids, float* hidden);
+
+  struct Head {
+    float* normed = nullptr;    // (rows, d_model), the final norm's output
+    float* logits = nullptr;    // (rows, vocab)
+    float* squashed = nullptr;  // (rows, vocab), what the gradient of a softcap reads; null without one
+  };
+  // Final norm, head, softcap. `squashed` is made for a gradient only.
+  Head run_head(Index batch, Index length, const float* hidden, bool for_gradient);
+  // The residual stream carries a non-finite value of any layer down to the final norm.
+  void require_finite_hidden(Index rows, const float* hidden);
+  void final_norm(Index rows, const float* hidden, float* normed);
+  void final_norm_backward(Index rows, const float* hidden, float* d_hidden, float* d_weight);
 
   // Mean or sum over the rows by the divisor; d_logits may be null or logits.
   float cross_entropy(Index rows, const float* logits, std::span<const std::int32_t> targets, float divisor,
                       float* d_logits);
   // All gradients from d_logits; `gradient`: the flat buffer, overwritten.
   void backward(const std::int32_t* device_ids, Index batch, Index length, const std::vector<float*>& layer_inputs,
-                const float* normed, const float* d_logits, const DropoutKey* dropout, float* gradient);
+                const Head& head_values, float* d_logits, const DropoutKey* dropout, float* gradient);
 
   Executor& executor;
   StackConfig config;
@@ -59,6 +71,7 @@ struct SambaStack::Impl {
   DeviceArray<float> parameters;
   std::vector<std::unique_ptr<Block>> blocks;
   std::unique_ptr<PreparedWeight> head;
+  DeviceArray<float> ones;  // d_model of them, with a final norm of 1 + w
   Workspace workspace;
   StageRecorder* recorder = nullptr;
   std::atomic<bool> busy = false;
