@@ -1,0 +1,216 @@
+#include "samba/train/stack_checkpoint.h"
+
+#include <cstring>
+
+#include "samba/core/error.h"
+#include "samba/formats/stack_weight.h"
+#include "samba/train/state_fields.h"
+
+namespace samba {
+
+namespace {
+
+// Tells the bytes of a file read so far; a file is done when its last tensor was.
+class ReadProgress {
+ public:
+  ReadProgress(const StackCheckpointReader& reader, const FileProgress& report) : reader_(reader), report_(report) {}
+  void add(const StackTensor& tensor) const {
+    if (report_) report_(tensor.offset + tensor.stored_bytes, reader_.archive().file_size());
+  }
+
+ private:
+  const StackCheckpointReader& reader_;
+  const FileProgress& report_;
+};
+
+void copy_to_device(Memory& memory, float* device, const std::vector<std::byte>& raw) {
+  memory.copy_to_device(device, raw.data(), raw.size());
+}
+
+StackTensorSource from_device(Memory& memory, const std::string& name, const ParameterTensor& tensor,
+                              const float* buffer) {
+  return {name, DType::float32, tensor.shape, [&memory, device = buffer + tensor.offset](std::span<std::byte> raw) {
+            memory.copy_to_host(raw.data(), device, raw.size());
+          }};
+}
+
+}  // namespace
+
+std::vector<MomentSpec> moment_specs(const Registry& registry, OptimizerKind kind) {
+  std::vector<MomentSpec> specs;
+  for (const std::string& prefix : moment_prefixes(kind)) {
+    for (const ParameterTensor& tensor : registry.tensors()) {
+      specs.push_back({prefix + tensor.name, DType::float32, tensor.shape});
+    }
+  }
+  specs.push_back({kInitializedName, DType::int32, {static_cast<Index>(registry.tensors().size())}});
+  return specs;
+}
+
+void StackCheckpointReader::refuse(const char* error_class, const std::string& reason) const {
+  state_fields::refuse(path_, error_class, reason);
+}
+
+namespace {
+
+Registry registry_of(const ModelState& state, const std::string& source) {
+  try {
+    return Registry(state.config);
+  } catch (const Error& error) {
+    state_fields::refuse(source, "config", error.what());
+  }
+}
+
+}  // namespace
+
+StackCheckpointReader::StackCheckpointReader(const Path& path, bool for_training)
+    : path_(path.string()),
+      archive_(path),
+      state_(parse_stack_state(archive_.state(), path_, for_training)),
+      registry_(registry_of(state_, path_)) {
+  check_parameters();
+  if (state_.training) check_moments();
+}
+
+void StackCheckpointReader::check_parameters() const {
+  const auto parameters = archive_.parameters();
+  const std::vector<ParameterTensor>& expected = registry_.tensors();
+  for (std::size_t i = 0; i < std::max(parameters.size(), expected.size()); ++i) {
+    if (i >= parameters.size()) refuse("registry", "the parameter " + expected[i].name + " is missing");
+    if (i >= expected.size()) refuse("registry", "the parameter " + parameters[i].name + " is none of this model");
+    if (parameters[i].name != expected[i].name || parameters[i].shape != expected[i].shape) {
+      refuse("registry", "parameter " + std::to_string(i) + " must be " + expected[i].name + " " +
+                             shape_text(expected[i].shape) + ", got " + parameters[i].name + " " +
+                             shape_text(parameters[i].shape));
+    }
+    if (parameters[i].dtype != DType::float32 && parameters[i].shape.size() != 2) {
+      refuse("registry", "the parameter " + parameters[i].name + " has one dimension and the dtype " +
+                             std::string(dtype_name(parameters[i].dtype)) + "; only matrices are packed");
+    }
+  }
+}
+
+void StackCheckpointReader::check_moments() const {
+  const auto moments = archive_.moments();
+  const std::vector<MomentSpec> expected = moment_specs(registry_, state_.training->optimizer.kind);
+  for (std::size_t i = 0; i < std::max(moments.size(), expected.size()); ++i) {
+    if (i >= moments.size()) refuse("registry", "the moment " + expected[i].name + " is missing");
+    if (i >= expected.size()) refuse("registry", "the moment " + moments[i].name + " is none of this optimizer");
+    if (moments[i].name != expected[i].name || moments[i].shape != expected[i].shape ||
+        moments[i].dtype != expected[i].dtype) {
+      refuse("registry", "moment " + std::to_string(i) + " must be " + expected[i].name + " " +
+                             std::string(dtype_name(expected[i].dtype)) + " " + shape_text(expected[i].shape) +
+                             ", got " + moments[i].name + " " + std::string(dtype_name(moments[i].dtype)) + " " +
+                             shape_text(moments[i].shape));
+    }
+  }
+}
+
+WeightFormat StackCheckpointReader::format() const {
+  return parse_weight_format(archive_.state()["weight_format"].get<std::string>());
+}
+
+Weight StackCheckpointReader::weight(std::size_t index) {
+  const StackTensor& tensor = archive_.parameters()[index];
+  return weight_of_raw(tensor.dtype, tensor.shape, archive_.read(tensor));
+}
+
+WeightMap StackCheckpointReader::weights() {
+  WeightMap weights;
+  for (std::size_t i = 0; i < registry_.tensors().size(); ++i) weights.emplace(registry_.tensors()[i].name, weight(i));
+  return weights;
+}
+
+std::string save_stack_checkpoint(const SambaTrainer& trainer, const Path& path, const FileProgress& progress) {
+  Memory& memory = trainer.stack().executor().memory();
+  const Registry& registry = trainer.stack().registry();
+  const Optimizer& optimizer = trainer.optimizer();
+  std::vector<StackTensorSource> parameters, moments;
+  for (const ParameterTensor& tensor : registry.tensors()) {
+    parameters.push_back(from_device(memory, tensor.name, tensor, trainer.stack().device_parameters()));
+  }
+  for (const std::string& prefix : moment_prefixes(optimizer.settings().kind)) {
+    const float* buffer = prefix == "exp_avg." ? optimizer.exp_avg() : optimizer.exp_avg_sq();
+    for (const ParameterTensor& tensor : registry.tensors()) {
+      moments.push_back(from_device(memory, prefix + tensor.name, tensor, buffer));
+    }
+  }
+  const std::vector<std::int32_t>& initialized = optimizer.buffer_initialized();
+  moments.push_back({kInitializedName, DType::int32, {static_cast<Index>(initialized.size())},
+                     [&](std::span<std::byte> raw) { std::memcpy(raw.data(), initialized.data(), raw.size()); }});
+  return write_stack_archive(path, stack_state_json(model_state(trainer), WeightFormat::float32), parameters, moments,
+                             TensorCodec::none, progress);
+}
+
+std::unique_ptr<SambaTrainer> load_stack_for_training(Executor& executor, const Path& path,
+                                                      const FileProgress& progress) {
+  StackCheckpointReader reader(path, true);
+  if (!reader.state().training) {
+    const std::string format(weight_format_name(reader.format()));
+    state_fields::refuse(reader.path(), "inference_only",
+                         format == "float32"
+                             ? "it holds weights alone, without moments and optimizer; it is for inference only"
+                             : "its weights are rounded to " + format +
+                                   ", which is for inference only; train the float32 model it was made from");
+  }
+  const TrainingState& training = *reader.state().training;
+  if (reader.state().numeric_mode != "identical") {
+    state_fields::refuse(reader.path(), "numeric_mode", "it was trained in the mode " + reader.state().numeric_mode +
+                                                            ", this run is identical");
+  }
+  const ReadProgress report(reader, progress);
+  Memory& memory = executor.memory();
+  const Registry& registry = reader.registry();
+  auto stack = std::make_unique<SambaStack>(executor, reader.state().config);
+  for (std::size_t i = 0; i < registry.tensors().size(); ++i) {
+    const StackTensor& tensor = reader.archive().parameters()[i];
+    copy_to_device(memory, stack->mutable_device_parameters() + registry.tensors()[i].offset, reader.read(tensor));
+    report.add(tensor);
+  }
+  stack->parameters_changed();
+  auto trainer =
+      std::make_unique<SambaTrainer>(std::move(stack), Generator(training.generator), training.optimizer,
+                                     training.schedule);
+  const bool sgd = training.optimizer.kind == OptimizerKind::sgd;
+  DeviceArray<float> exp_avg(memory, registry.total());
+  DeviceArray<float> exp_avg_sq(memory, sgd ? 0 : registry.total());
+  std::vector<std::int32_t> initialized(registry.tensors().size());
+  std::size_t next = 0;
+  for (const StackTensor& tensor : reader.archive().moments()) {
+    const std::vector<std::byte> raw = reader.read(tensor);
+    if (tensor.dtype == DType::int32) {
+      std::memcpy(initialized.data(), raw.data(), raw.size());
+    } else {
+      float* buffer = next < registry.tensors().size() ? exp_avg.data() : exp_avg_sq.data();
+      copy_to_device(memory, buffer + registry.tensors()[next % registry.tensors().size()].offset, raw);
+    }
+    report.add(tensor);
+    ++next;
+  }
+  trainer->optimizer().restore(training.completed_steps, std::move(exp_avg), std::move(exp_avg_sq),
+                               std::move(initialized));
+  return trainer;
+}
+
+std::unique_ptr<SambaStack> load_stack_for_inference(Executor& executor, const Path& path,
+                                                     const FileProgress& progress) {
+  StackCheckpointReader reader(path, false);
+  if (reader.format() != WeightFormat::float32) {
+    const WeightMap weights = reader.weights();
+    if (progress) progress(reader.archive().file_size(), reader.archive().file_size());
+    return std::make_unique<SambaStack>(executor, reader.state().config, ConstWeightMap(weights),
+                                        SambaStack::Use::inference);
+  }
+  auto stack = std::make_unique<SambaStack>(executor, reader.state().config, SambaStack::Use::inference);
+  const ReadProgress report(reader, progress);
+  for (std::size_t i = 0; i < reader.registry().tensors().size(); ++i) {
+    const StackTensor& tensor = reader.archive().parameters()[i];
+    copy_to_device(executor.memory(), stack->mutable_device_parameters() + reader.registry().tensors()[i].offset,
+                   reader.read(tensor));
+    report.add(tensor);
+  }
+  stack->parameters_changed();
+  return stack;
+}
+
+}  // namespace samba
