@@ -1,12 +1,13 @@
-// samba convert: one form of a model into another, without loss.
+// samba convert: one form of a model into another; without loss, or with weights rounded to a packed format.
 
+#include <algorithm>
+#include <cstdio>
 #include <filesystem>
 
 #include "commands.h"
 #include "output.h"
 #include "samba/core/error.h"
-#include "samba/train/checkpoint.h"
-#include "samba/train/model_folder.h"
+#include "samba/train/convert.h"
 #include "samba/train/run_folder.h"
 
 namespace samba::apps {
@@ -19,55 +20,87 @@ struct ConvertFlags {
   std::string in;
   std::string out;
   std::string to;
-  std::string dtype = "float32";
+  std::string dtype;
+  std::string codec = "none";
   bool dry_run = false;
 };
 
-// A legacy JSON checkpoint, or a streamed archive that is written anew.
-MappedNames to_archive(const Path& in, const Path& out, bool dry_run, const CommonOptions& common) {
-  const std::unique_ptr<Executor> executor = make_executor(common);
-  const auto trainer = load_for_training(*executor, in);
-  if (!dry_run) save_checkpoint(*trainer, out);
-  MappedNames names;
-  for (const char* name : {"state", "parameters", "exp_avg", "exp_avg_sq", "buf_initialized"})
-    names.emplace_back(name, name);
-  return names;
-}
-
 std::string target_of(const ConvertFlags& flags) {
-  if (flags.dtype != "float32") {
-    refuse_unsupported("--dtype " + flags.dtype + " is not offered yet; accepted: float32 (nothing is rounded)");
-  }
   if (flags.to == "gguf") refuse_unsupported("--to gguf is not offered yet; accepted: samba, safetensors");
   if (!flags.to.empty()) return flags.to;
   return Path(flags.out).extension() == ".samba" ? "samba" : "safetensors";
 }
 
+ConvertOptions options_of(const ConvertFlags& flags, const std::string& to) {
+  ConvertOptions options;
+  options.target = to == "samba" ? ConvertTarget::file : ConvertTarget::folder;
+  if (!flags.dtype.empty()) options.format = parse_weight_format(flags.dtype == "bf16" ? "bfloat16" : flags.dtype);
+  options.codec = tensor_codec(flags.codec);
+  if (options.codec != TensorCodec::none && to != "samba") {
+    refuse_value("--codec " + flags.codec + " needs --to samba; safetensors files are not compressed");
+  }
+  options.dry_run = flags.dry_run;
+  return options;
+}
+
+std::string error_text(double error) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", error);
+  return text;
+}
+
+nlohmann::ordered_json as_json(const ConvertFlags& flags, const std::string& to, const Conversion& conversion) {
+  nlohmann::ordered_json result{{"in", flags.in},
+                                {"out", flags.out},
+                                {"from", model_form_name(conversion.from)},
+                                {"to", to},
+                                {"format", model_form_name(conversion.to)},
+                                {"weight_format", weight_format_name(conversion.to_format)},
+                                {"drops_training", conversion.drops_training},
+                                {"written", !flags.dry_run}};
+  result["mapped"] = nlohmann::json::array();
+  for (const ConvertedTensor& tensor : conversion.tensors) {
+    nlohmann::ordered_json line{
+        {"from", tensor.source}, {"to", tensor.target}, {"shape", tensor.shape}, {"dtype", tensor.dtype}};
+    if (tensor.largest_error) line["largest_error"] = *tensor.largest_error;
+    result["mapped"].push_back(std::move(line));
+  }
+  return result;
+}
+
+std::string as_text(const ConvertFlags& flags, const Conversion& conversion) {
+  const auto form = [](ModelForm kind, WeightFormat format) {
+    return std::string(model_form_name(kind)) + ", " + std::string(weight_format_name(format));
+  };
+  std::string text = "from: " + form(conversion.from, conversion.from_format) +
+                     "\nto: " + form(conversion.to, conversion.to_format) + "\n";
+  if (conversion.drops_training) {
+    text += "left out: moments, optimizer, schedule and random stream; rounded weights are for inference only\n";
+  }
+  std::size_t names = 0, shapes = 0;
+  for (const ConvertedTensor& tensor : conversion.tensors) {
+    names = std::max(names, tensor.source.size() + tensor.target.size() + 4);
+    shapes = std::max(shapes, shape_text(tensor.shape).size());
+  }
+  const auto padded = [](std::string cell, std::size_t width) {
+    cell.resize(std::max(cell.size(), width), ' ');
+    return cell + "  ";
+  };
+  for (const ConvertedTensor& tensor : conversion.tensors) {
+    text +=
+        padded(tensor.source + " -> " + tensor.target, names) + padded(shape_text(tensor.shape), shapes) + tensor.dtype;
+    if (tensor.largest_error) text += "  largest error " + error_text(*tensor.largest_error);
+    text += "\n";
+  }
+  return text + (flags.dry_run ? "nothing written (--dry-run)\n" : "written: " + flags.out + "\n");
+}
+
 int run(const ConvertFlags& flags, const CommonOptions& common) {
   const std::string to = target_of(flags);
+  const ConvertOptions options = options_of(flags, to);
   if (!fs::exists(flags.in)) refuse_value("there is no file or folder " + flags.in);
-  const bool from_folder = is_model_folder(flags.in);
-  if (to == "samba" && fs::is_directory(flags.out))
-    refuse_value("OUT " + flags.out + " is a folder; a .samba file is needed");
-  MappedNames names;
-  if (from_folder) {
-    if (to != "samba") refuse_value("IN " + flags.in + " is a safetensors folder already; use --to samba");
-    names = folder_to_archive(flags.in, flags.out, flags.dry_run);
-  } else {
-    const Path archive = find_checkpoint(flags.in);
-    names = to == "samba" ? to_archive(archive, flags.out, flags.dry_run, common)
-                          : archive_to_folder(archive, flags.out, flags.dry_run);
-  }
-  if (common.json) {
-    nlohmann::ordered_json result{{"in", flags.in}, {"out", flags.out}, {"to", to}, {"written", !flags.dry_run}};
-    result["mapped"] = nlohmann::json::array();
-    for (const auto& [from, target] : names) result["mapped"].push_back({{"from", from}, {"to", target}});
-    print(json_line(result));
-    return 0;
-  }
-  std::string text;
-  for (const auto& [from, target] : names) text += from + " -> " + target + "\n";
-  print(text + (flags.dry_run ? "nothing written (--dry-run)\n" : "written: " + flags.out + "\n"));
+  const Conversion conversion = convert_model(find_checkpoint(flags.in), flags.out, options);
+  print(common.json ? json_line(as_json(flags, to, conversion)) : as_text(flags, conversion));
   return 0;
 }
 
@@ -75,14 +108,18 @@ int run(const ConvertFlags& flags, const CommonOptions& common) {
 
 void add_convert_command(CLI::App& app, CommandLine& line) {
   auto flags = std::make_shared<ConvertFlags>();
-  CLI::App* command = app.add_subcommand("convert", "change the form of a model without loss");
+  CLI::App* command = app.add_subcommand("convert", "change the form of a model, or round its weights");
   command->add_option("IN", flags->in, "a .samba file, a legacy JSON checkpoint, a run folder or a safetensors folder")
       ->required();
   command->add_option("OUT", flags->out, "the file or folder to write")->required();
   command->add_option("--to", flags->to, "samba, safetensors or gguf (default: samba for OUT.samba, else safetensors)")
       ->check(CLI::IsMember({"samba", "safetensors", "gguf"}));
-  command->add_option("--dtype", flags->dtype, "float32, bfloat16 or int8")
-      ->check(CLI::IsMember({"float32", "bfloat16", "bf16", "int8"}))
+  command
+      ->add_option("--dtype", flags->dtype,
+                   "store matrices as float32, bfloat16 or int8 (default: as they are); rounded ones are for inference")
+      ->check(CLI::IsMember({"float32", "bfloat16", "bf16", "int8"}));
+  command->add_option("--codec", flags->codec, "none, or zstd: compress the tensors of a samba.stack.v1 file")
+      ->check(CLI::IsMember({"none", "zstd"}))
       ->capture_default_str();
   command->add_flag("--dry-run", flags->dry_run, "check and print what would be mapped, write nothing");
   line.on(command, "samba convert runs/first model-folder --to safetensors",

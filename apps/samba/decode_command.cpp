@@ -110,7 +110,10 @@ void add_decode_command(CLI::App& app, CommandLine& line) {
   auto flags = std::make_shared<DecodeFlags>();
   DecodeOptions& decode = flags->decode;
   CLI::App* command = app.add_subcommand("decode", "continue a prompt, token by token");
-  command->add_option("--model", flags->model, "a .samba file, or a run folder (its newest checkpoint)")->required();
+  command
+      ->add_option("--model", flags->model,
+                   "a .samba file, a run folder (its newest checkpoint) or a safetensors folder")
+      ->required();
   command->add_option("--prompt", flags->prompts.prompts, "the text to continue (repeatable)")->allow_extra_args(false);
   command->add_option("--prompt-file", flags->prompts.file, "the text of a file; - is stdin");
   command->add_option("--prompts-file", flags->prompts.prompts_file,

@@ -10,6 +10,7 @@
 #include "samba/text/tokenizer.h"
 #include "samba/train/checkpoint.h"
 #include "samba/train/run_folder.h"
+#include "samba/train/stored_model.h"
 
 namespace samba::apps {
 
@@ -22,19 +23,35 @@ struct InspectFlags {
   bool memory = false;
 };
 
-nlohmann::ordered_json memory_json(SambaStack& stack) {
-  const auto parameters = static_cast<std::uint64_t>(stack.registry().total()) * sizeof(float);
+nlohmann::ordered_json memory_json(const StoredModel& model, const CommonOptions& common) {
+  const std::unique_ptr<Executor> executor = make_executor(common);
+  SambaStack stack(*executor, model.state.config, SambaStack::Use::inference);
+  std::uint64_t stored = 0;
+  for (const StackTensor& tensor : model.tensors) stored += tensor.raw_bytes;
   const Index positions = std::min(kStatePositions, position_limit(stack.config()));
   const auto state = stack.allocate_state(1, positions);
   std::uint64_t state_bytes = 0;
   for (std::size_t layer = 0; layer < state->layers(); ++layer) {
     for (const auto& [name, piece] : state->layer(layer).pieces()) state_bytes += piece.byte_size();
   }
-  return {{"parameters_bytes", parameters},
-          {"moments_bytes", 2 * parameters},
-          {"gradient_bytes", parameters},
-          {"decode_state_bytes_per_row", state_bytes},
-          {"decode_state_positions", positions}};
+  nlohmann::ordered_json memory{{"parameters_bytes", stored}};
+  if (model.format() == WeightFormat::float32 && !inference_only_reason(model.state.config)) {
+    memory["moments_bytes"] = 2 * stored;
+    memory["gradient_bytes"] = stored;
+  }
+  memory["decode_state_bytes_per_row"] = state_bytes;
+  memory["decode_state_positions"] = positions;
+  return memory;
+}
+
+// Of the float32 values, packed weights expanded, in registry order.
+std::string parameters_sha256(const StoredModel& model) {
+  Sha256 hash;
+  for (const StackTensor& tensor : model.tensors) {
+    const Array values = expand(model.weights.at(tensor.name).view());
+    hash.update(values.data(), values.byte_size());
+  }
+  return hash.finish_hex();
 }
 
 std::string bytes_text(std::uint64_t bytes) {
@@ -43,41 +60,46 @@ std::string bytes_text(std::uint64_t bytes) {
   return text;
 }
 
+nlohmann::ordered_json tensor_json(const StackTensor& tensor) {
+  return {{"name", tensor.name},
+          {"dtype", dtype_name(tensor.dtype)},
+          {"shape", tensor.shape},
+          {"stored_bytes", tensor.stored_bytes},
+          {"codec", tensor_codec_name(tensor.codec)},
+          {"sha256", tensor.sha256}};
+}
+
 nlohmann::ordered_json describe(const InspectFlags& flags, const CommonOptions& common) {
   const Path path = find_checkpoint(flags.path);
-  const CheckpointSummary summary = inspect_checkpoint(path, true);
-  const std::unique_ptr<Executor> executor = make_executor(common);
-  const auto stack = load_for_inference(*executor, path);
+  inspect_checkpoint(path, true);  // moments too
+  const StoredModel model = read_model(path, Reading::inference);
   nlohmann::ordered_json result;
   result["file"] = path.string();
-  result["format"] = summary.legacy ? "legacy JSON" : "streamed archive";
-  result["bytes"] = summary.bytes;
-  result["step"] = summary.state.value("t", nlohmann::json());
-  result["parameters"] = stack->registry().total();
-  result["parameters_sha256"] = stack->parameters_sha256();
-  const bool bytes = summary.config.vocab == kByteVocabulary;
+  result["format"] = model_form_name(model.form);
+  result["weight_format"] = weight_format_name(model.format());
+  result["bytes"] = model.file_bytes;
+  const nlohmann::json& state = model.description;
+  result["step"] = state.value(state.contains("step") ? "step" : "t", nlohmann::json());
+  Index parameters = 0;
+  for (const StackTensor& tensor : model.tensors) parameters += element_count(tensor.shape);
+  result["parameters"] = parameters;
+  result["parameters_sha256"] = parameters_sha256(model);
+  const bool bytes = model.state.config.vocab == kByteVocabulary;
   result["tokenizer"] = bytes ? nlohmann::json("bytes") : nlohmann::json();
-  result["config"] = config_to_json(summary.config);
+  result["config"] = config_to_json(model.state.config);
   for (const char* name : {"optimizer", "schedule", "rng", "numeric_mode", "profile"}) {
-    result[name] = summary.state.value(name, nlohmann::json());
+    result[name] = state.value(name, nlohmann::json());
   }
   result["tensors"] = nlohmann::json::array();
-  const ArrayMap weights = stack->weights();
-  for (const ParameterTensor& tensor : stack->registry().tensors()) {
-    const Array& array = weights.at(tensor.name);
-    result["tensors"].push_back(nlohmann::ordered_json{{"name", tensor.name},
-                                                       {"dtype", "float32"},
-                                                       {"shape", tensor.shape},
-                                                       {"sha256", sha256_hex(array.data(), array.byte_size())}});
-  }
-  if (flags.memory) result["memory"] = memory_json(*stack);
+  for (const StackTensor& tensor : model.tensors) result["tensors"].push_back(tensor_json(tensor));
+  if (flags.memory) result["memory"] = memory_json(model, common);
   return result;
 }
 
 std::string as_text(const nlohmann::ordered_json& result) {
   std::string text;
-  for (const char* name : {"file", "format", "bytes", "step", "parameters", "parameters_sha256", "tokenizer", "config",
-                           "optimizer", "schedule", "rng", "numeric_mode", "profile"}) {
+  for (const char* name : {"file", "format", "weight_format", "bytes", "step", "parameters", "parameters_sha256",
+                           "tokenizer", "config", "optimizer", "schedule", "rng", "numeric_mode", "profile"}) {
     const auto& value = result[name];
     text += std::string(name) + ": " + (value.is_string() ? value.get<std::string>() : value.dump()) + "\n";
   }
@@ -85,16 +107,22 @@ std::string as_text(const nlohmann::ordered_json& result) {
   for (const auto& tensor : result["tensors"]) {
     const std::string name = tensor["name"].get<std::string>();
     const std::string shape = shape_text(tensor["shape"].get<Shape>());
-    char line[256];
-    std::snprintf(line, sizeof line, "  %-42s %-14s %s\n", name.c_str(), shape.c_str(),
+    char line[384];
+    std::snprintf(line, sizeof line, "  %-42s %-14s %-8s %12llu  %-4s  %s\n", name.c_str(), shape.c_str(),
+                  tensor["dtype"].get_ref<const std::string&>().c_str(),
+                  static_cast<unsigned long long>(tensor["stored_bytes"].get<std::uint64_t>()),
+                  tensor["codec"].get_ref<const std::string&>().c_str(),
                   tensor["sha256"].get<std::string>().substr(0, 16).c_str());
     text += line;
   }
   if (result.contains("memory")) {
     const auto& memory = result["memory"];
-    text += "memory:\n  parameters " + bytes_text(memory["parameters_bytes"]) + "; training adds moments " +
-            bytes_text(memory["moments_bytes"]) + ", a gradient " + bytes_text(memory["gradient_bytes"]) +
-            " and the activations\n  decode state of one row with " + memory["decode_state_positions"].dump() +
+    text += "memory:\n  parameters " + bytes_text(memory["parameters_bytes"]);
+    if (memory.contains("moments_bytes")) {
+      text += "; training adds moments " + bytes_text(memory["moments_bytes"]) + ", a gradient " +
+              bytes_text(memory["gradient_bytes"]) + " and the activations";
+    }
+    text += "\n  decode state of one row with " + memory["decode_state_positions"].dump() +
             " positions: " + bytes_text(memory["decode_state_bytes_per_row"]) + "\n";
   }
   return text;
@@ -105,7 +133,9 @@ std::string as_text(const nlohmann::ordered_json& result) {
 void add_inspect_command(CLI::App& app, CommandLine& line) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* command = app.add_subcommand("inspect", "show what a checkpoint holds, after checking all of it");
-  command->add_option("PATH", flags->path, "a .samba file, a legacy JSON checkpoint or a run folder")->required();
+  command
+      ->add_option("PATH", flags->path, "a .samba file, a legacy JSON checkpoint, a run folder or a safetensors folder")
+      ->required();
   command->add_flag("--memory", flags->memory, "memory needed to train and to decode");
   line.on(command, "samba inspect runs/first --memory", [flags, &line] {
     const nlohmann::ordered_json result = describe(*flags, line.common);

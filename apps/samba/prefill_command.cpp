@@ -130,7 +130,10 @@ int run(const PrefillFlags& flags, const CommonOptions& common) {
 void add_prefill_command(CLI::App& app, CommandLine& line) {
   auto flags = std::make_shared<PrefillFlags>();
   CLI::App* command = app.add_subcommand("prefill", "one pass over a prompt: logits, next tokens, or a score");
-  command->add_option("--model", flags->model, "a .samba file, or a run folder (its newest checkpoint)")->required();
+  command
+      ->add_option("--model", flags->model,
+                   "a .samba file, a run folder (its newest checkpoint) or a safetensors folder")
+      ->required();
   command->add_option("--prompt", flags->prompts.prompts, "the text (repeatable)")->allow_extra_args(false);
   command->add_option("--file", flags->prompts.file, "the text of a file; - is stdin");
   command->add_option("--tokens", flags->prompts.tokens, "the prompt as ids: 5,17,3 (repeatable)")

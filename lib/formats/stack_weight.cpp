@@ -46,6 +46,13 @@ DType stored_dtype(WeightFormat format) {
   throw Error(ErrorKind::internal, "unknown weight format");
 }
 
+WeightFormat format_of(DType dtype) {
+  for (const WeightFormat format : {WeightFormat::float32, WeightFormat::bfloat16, WeightFormat::int8}) {
+    if (stored_dtype(format) == dtype) return format;
+  }
+  throw Error(ErrorKind::internal, "no weight is stored as " + std::string(dtype_name(dtype)));
+}
+
 StackTensorSource stack_tensor_source(const std::string& name, const ConstWeight& weight) {
   const DType dtype = weight.is_packed() ? stored_dtype(weight.format()) : weight.array().dtype;
   return {name, dtype, weight.shape(), [weight](std::span<std::byte> raw) {

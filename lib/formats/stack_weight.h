@@ -13,6 +13,8 @@ namespace samba {
 
 DType stored_dtype(WeightFormat format);  // float32, bfloat16, int8
 
+WeightFormat format_of(DType dtype);  // its reverse; other dtypes are Error(internal)
+
 // The bytes of the weight must stay until the archive was written.
 StackTensorSource stack_tensor_source(const std::string& name, const ConstWeight& weight);
 

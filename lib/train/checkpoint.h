@@ -1,7 +1,10 @@
-// Checkpoints of a stack (spec 62): saved as the streamed archive, loaded from it or from a legacy JSON file.
+// Checkpoints of a stack. A Samba stack is saved as the streamed archive of spec 62; what that cannot hold, a general
+// stack among it, as samba.stack.v1 (docs/formats/stack.md). Both are loaded, and legacy JSON files are; for inference
+// also folders of safetensors files (docs/formats/model_folder.md).
 //
-// Refusals of a load are Error(corrupt) whose error_class() is a class of spec 62 sections 4 and 5; a file that cannot
-// be opened is Error(value). Nothing is handed out before the whole file was verified. Memory: header and arrays.
+// Refusals of a load are Error(corrupt) whose error_class() is a class of spec 62 sections 4 and 5, or of the pages
+// above; a file that cannot be opened is Error(value). Nothing is handed out before the whole file was verified.
+// Memory: header and arrays.
 #pragma once
 
 #include <functional>
@@ -25,16 +28,16 @@ std::string save_checkpoint(const SambaTrainer& trainer, const Path& path, const
 std::unique_ptr<SambaTrainer> load_for_training(Executor& executor, const Path& path,
                                                 const FileProgress& progress = {});
 
-// Config and parameters only: no memory for moments or gradients.
+// Config and parameters only: no memory for moments or gradients. Packed weights stay packed.
 std::unique_ptr<SambaStack> load_for_inference(Executor& executor, const Path& path, const FileProgress& progress = {});
 
 // What the file says about itself. Everything is verified, as for inference, unless `verify_arrays` is false: then the
-// arrays of a streamed archive are not read.
+// arrays of the file are not read (those of a legacy file or a folder always are).
 struct CheckpointSummary {
   bool legacy = false;
   std::uint64_t bytes = 0;
-  SambaConfig config;
-  nlohmann::json state;  // the state without arrays: t, optimizer, schedule, rng, ...
+  StackConfig config;
+  nlohmann::json state;  // the state without arrays: optimizer, schedule, rng, ...
 };
 CheckpointSummary inspect_checkpoint(const Path& path, bool verify_arrays, const FileProgress& progress = {});
 

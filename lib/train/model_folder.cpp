@@ -1,94 +1,156 @@
 #include "samba/train/model_folder.h"
 
-#include <array>
+#include <unistd.h>
+
 #include <cstring>
 
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
+#include "samba/formats/canonical_json.h"
 #include "samba/formats/safetensors.h"
-#include "samba/formats/samba_archive.h"
-#include "samba/numerics/float32.h"
-#include "samba/train/state_dictionary.h"
+#include "samba/formats/stack_archive.h"
+#include "samba/formats/stack_weight.h"
+#include "samba/train/stack_checkpoint.h"
 
 namespace samba {
 
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::json;
 
 constexpr const char* kFormat = "samba.folder.v1";
-constexpr std::array<const char*, 3> kPrefixes = {"", "exp_avg.", "exp_avg_sq."};
-constexpr const char* kInitialized = "buf_initialized";
 
 [[noreturn]] void refuse(const Path& path, const std::string& reason) {
   refuse_corrupt("folder", path.string() + ": " + reason);
 }
 
-std::array<Index, kArchiveArrays> counts_of(const Registry& registry) {
-  const Index total = registry.total();
-  return {total, total, total, static_cast<Index>(registry.tensors().size())};
+Json read_description(const Path& path) {
+  const Json description = parse_json(read_file(path), path.string());
+  const JsonFields fields(description, path.string(), {"format", "model_type", "state"});
+  fields.required("format");
+  fields.choice("format", "", {kFormat});
+  return fields.required("state");
 }
 
-MappedNames mapped_names(const Registry& registry) {
-  MappedNames names;
-  for (std::size_t array = 0; array < kPrefixes.size(); ++array) {
-    for (const ParameterTensor& tensor : registry.tensors()) {
-      names.emplace_back(
-          std::string(archive_array_name(array)) + "/" + tensor.name,
-          (array == 0 ? "model.safetensors/" : "optimizer.safetensors/") + (kPrefixes[array] + tensor.name));
-    }
+// The state of either form. `formats`: the dtypes of the weights.
+ModelState read_state(const Json& state, const std::string& source, Reading reading, std::span<const DType> formats,
+                      bool moments) {
+  const bool everything = reading == Reading::everything;
+  if (state.is_object() && state.value("schema", Json()) == kStackStateSchema) {
+    const StackStateFault fault = find_stack_state_fault(state, formats, moments);
+    if (!fault.error_class.empty()) refuse_corrupt(fault.error_class, source + ": " + fault.reason);
+    return parse_stack_state(state, source, everything);
   }
-  names.emplace_back(archive_array_name(kBufferInitialized), std::string("optimizer.safetensors/") + kInitialized);
-  names.emplace_back("state", "config.json/state");
-  return names;
+  ModelState parsed;
+  parsed.config = parse_state_config(state, source);
+  parse_state_registry(state, *parsed.config.samba, source);
+  check_state_metadata(state, source);
+  if (!moments) refuse(source, "the model is in training, but there is no file optimizer.safetensors");
+  for (const DType dtype : formats) {
+    if (dtype != DType::float32) refuse(source, "a model in training has float32 weights");
+  }
+  parsed.step = state["t"].get<Index>();
+  if (everything) parsed.training = parse_training_state(state, source);
+  return parsed;
 }
 
-// The floats of one array as named views of its tensors.
-void add_views(const Registry& registry, const std::vector<float>& values, const std::string& prefix,
-               ConstArrayMap& views) {
+// The weights of the file by registry name, checked against the registry.
+WeightMap take_weights(const SafetensorsFile& file, const Path& path, const Registry& registry) {
+  ConstArrayMap arrays(file.tensors.begin(), file.tensors.end());
+  ConstWeightMap stored;
+  try {
+    stored = weights_of_stored(arrays);
+  } catch (const Error& error) {
+    refuse(path, error.what());
+  }
+  WeightMap weights;
   for (const ParameterTensor& tensor : registry.tensors()) {
-    views.emplace(prefix + tensor.name, ConstArray{DType::float32, tensor.shape, values.data() + tensor.offset});
+    const auto found = stored.find(tensor.name);
+    if (found == stored.end()) refuse(path, "the tensor " + tensor.name + " is missing");
+    const ConstWeight& weight = found->second;
+    if (!weight.is_packed() && weight.array().dtype != DType::float32) {
+      refuse(path, "the tensor " + tensor.name + " must be float32 " + shape_text(tensor.shape) + ", got " +
+                       std::string(dtype_name(weight.array().dtype)) + " " + shape_text(weight.shape()));
+    }
+    if (weight.shape() != tensor.shape) {
+      refuse(path, "the tensor " + tensor.name + " must be " + std::string(weight_format_name(weight.format())) + " " +
+                       shape_text(tensor.shape) + ", got " + std::string(weight_format_name(weight.format())) + " " +
+                       shape_text(weight.shape()));
+    }
+    weights.emplace(tensor.name,
+                    weight.is_packed()
+                        ? Weight(PackedWeight(weight.packed()))
+                        : Weight(Array::from_floats(tensor.shape,
+                                                    {weight.array().floats(), static_cast<std::size_t>(tensor.size)})));
+    stored.erase(found);
+  }
+  if (!stored.empty()) refuse(path, "the tensor " + stored.begin()->first + " is none of this model");
+  return weights;
+}
+
+void refuse_non_finite(const Path& path, const std::string& name, const Weight& weight) {
+  const StackTensorSource source = stack_tensor_source(name, weight);
+  std::vector<std::byte> raw(check_stack_tensor(name, source.dtype, source.shape, TensorRole::parameter));
+  source.read(raw);
+  if (const auto found = first_non_finite(source.dtype, source.shape, raw)) {
+    refuse(path, "element " + std::to_string(*found) + " of " + name + " is not finite");
   }
 }
 
-// Moves the tensors `prefix + NAME` out of `file` into one flat array.
-std::vector<float> take_floats(SafetensorsFile& file, const Path& path, const Registry& registry,
-                               const std::string& prefix, bool finite) {
-  std::vector<float> values(static_cast<std::size_t>(registry.total()));
-  for (const ParameterTensor& tensor : registry.tensors()) {
-    const std::string name = prefix + tensor.name;
-    const auto found = file.tensors.find(name);
-    if (found == file.tensors.end()) refuse(path, "the tensor " + name + " is missing");
-    const Array& array = found->second;
-    if (array.dtype() != DType::float32 || array.shape() != tensor.shape) {
-      refuse(path, "the tensor " + name + " must be float32 " + shape_text(tensor.shape) + ", got " +
-                       std::string(dtype_name(array.dtype())) + " " + shape_text(array.shape()));
+ArrayMap take_moments(SafetensorsFile file, const Path& path, const Registry& registry, OptimizerKind kind) {
+  ArrayMap moments;
+  for (const MomentSpec& spec : moment_specs(registry, kind)) {
+    const auto found = file.tensors.find(spec.name);
+    if (found == file.tensors.end()) refuse(path, "the tensor " + spec.name + " is missing");
+    Array& array = found->second;
+    if (array.dtype() != spec.dtype || array.shape() != spec.shape) {
+      refuse(path, "the tensor " + spec.name + " must be " + std::string(dtype_name(spec.dtype)) + " " +
+                       shape_text(spec.shape) + ", got " + std::string(dtype_name(array.dtype())) + " " +
+                       shape_text(array.shape()));
     }
-    const std::span<const float> floats = array.floats();
-    for (std::size_t i = 0; finite && i < floats.size(); ++i) {
-      if (!is_finite(floats[i])) refuse(path, "element " + std::to_string(i) + " of " + name + " is not finite");
-    }
-    std::copy(floats.begin(), floats.end(), values.begin() + tensor.offset);
+    moments.emplace(spec.name, std::move(array));
     file.tensors.erase(found);
   }
-  return values;
+  if (!file.tensors.empty()) {
+    refuse(path, "the tensor " + file.tensors.begin()->first + " is none of this model");
+  }
+  return moments;
 }
 
-void refuse_rest(const SafetensorsFile& file, const Path& path) {
-  if (!file.tensors.empty()) refuse(path, "the tensor " + file.tensors.begin()->first + " is none of this model");
-}
+// Files written here go away unless keep() was called.
+class StagingFolder {
+ public:
+  explicit StagingFolder(const Path& target) : path_(target) {
+    path_ += ".tmp-" + std::to_string(::getpid());
+    std::error_code error;
+    fs::remove_all(path_, error);
+    fs::create_directories(path_, error);
+    if (error) refuse_value("cannot create the folder " + path_.string() + ": " + error.message());
+  }
+  ~StagingFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  StagingFolder(const StagingFolder&) = delete;
+  StagingFolder& operator=(const StagingFolder&) = delete;
 
-PieceReader reader_of(const void* data) {
-  return [data](std::uint64_t first, void* to, std::size_t bytes) {
-    std::memcpy(to, static_cast<const char*>(data) + first, bytes);
-  };
-}
+  const Path& path() const { return path_; }
+  void move_to(const Path& target) {
+    sync_folder(path_);
+    std::error_code error;
+    fs::rename(path_, target, error);  // an empty folder of this name gives way
+    if (error) refuse_value("cannot create the folder " + target.string() + ": " + error.message());
+    path_.clear();
+    const Path parent = target.parent_path();
+    sync_folder(parent.empty() ? Path(".") : parent);
+  }
 
-PieceWriter writer_to(void* data) {
-  return [data](std::uint64_t first, const void* from, std::size_t bytes) {
-    std::memcpy(static_cast<char*>(data) + first, from, bytes);
-  };
-}
+ private:
+  Path path_;
+};
+
+Path without_slash(const Path& folder) { return folder.filename().empty() ? folder.parent_path() : folder; }
 
 }  // namespace
 
@@ -96,77 +158,72 @@ bool is_model_folder(const Path& folder) {
   return fs::is_directory(folder) && fs::exists(folder / "model.safetensors");
 }
 
-MappedNames archive_to_folder(const Path& archive, const Path& folder, bool dry_run) {
-  SambaArchiveReader reader(archive);
-  const std::string source = archive.string();
-  const SambaConfig config = parse_state_config(reader.state(), source);
-  const Registry registry = parse_state_registry(reader.state(), config, source);
-  check_state_metadata(reader.state(), source);
-  const auto counts = counts_of(registry);
-  reader.check_arrays(counts);
-  std::array<std::vector<float>, 3> values;
-  for (auto& array : values) array.resize(static_cast<std::size_t>(registry.total()));
-  std::vector<std::int32_t> initialized(registry.tensors().size());
-  reader.read_arrays({writer_to(values[0].data()), writer_to(values[1].data()), writer_to(values[2].data()),
-                      writer_to(initialized.data())});
-  if (dry_run) return mapped_names(registry);
+StoredModel read_model_folder(const Path& folder, Reading reading) {
+  const Path config_path = folder / "config.json";
+  const Path model_path = folder / "model.safetensors";
+  const Path optimizer_path = folder / "optimizer.safetensors";
+  const std::string source = config_path.string();
+  const Json state = read_description(config_path);
+  const bool moments = fs::exists(optimizer_path);
+  StoredModel model;
+  model.form = ModelForm::folder;
+  model.description = state;
+  model.file_bytes = fs::file_size(config_path) + fs::file_size(model_path);
+  {
+    const SafetensorsFile file = read_safetensors(model_path);
+    std::vector<DType> formats;
+    for (const auto& [name, array] : file.tensors) {
+      if (array.dtype() == DType::uint16) formats.push_back(DType::bfloat16);
+      if (array.dtype() == DType::int8) formats.push_back(DType::int8);
+    }
+    model.state = read_state(state, source, reading, formats, moments);
+    model.weights = take_weights(file, model_path, Registry(model.state.config));
+  }
+  const Registry registry(model.state.config);
+  for (const ParameterTensor& tensor : registry.tensors()) {
+    const Weight& weight = model.weights.at(tensor.name);
+    refuse_non_finite(model_path, tensor.name, weight);
+    model.tensors.push_back(describe_weight(tensor.name, weight));
+  }
+  model.trainable = moments;
+  if (moments) model.file_bytes += fs::file_size(optimizer_path);
+  if (model.state.training) {
+    model.moments =
+        take_moments(read_safetensors(optimizer_path), optimizer_path, registry, model.state.training->optimizer.kind);
+  }
+  return model;
+}
 
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) refuse_value("cannot create the folder " + folder.string() + ": " + error.message());
+void check_new_folder(const Path& folder) {
+  if (!fs::exists(fs::symlink_status(folder))) return;
+  if (!fs::is_directory(folder)) refuse_value(folder.string() + " is a file; a folder is needed");
   if (!fs::is_empty(folder)) refuse_value(folder.string() + " is not empty; give a new folder");
-  ConstArrayMap model;
-  add_views(registry, values[0], kPrefixes[0], model);
-  write_safetensors(folder / "model.safetensors", model, {{"format", kFormat}});
-  ConstArrayMap optimizer;
-  add_views(registry, values[1], kPrefixes[1], optimizer);
-  add_views(registry, values[2], kPrefixes[2], optimizer);
-  optimizer.emplace(kInitialized,
-                    ConstArray{DType::int32, {static_cast<Index>(initialized.size())}, initialized.data()});
-  write_safetensors(folder / "optimizer.safetensors", optimizer, {{"format", kFormat}});
+}
+
+void write_model_folder(const StoredModel& model, const Path& folder) {
+  check_new_folder(folder);
+  const Path target = without_slash(folder);
+  StagingFolder staging(target);
+  const bool samba = file_form(model) == ModelForm::samba_archive;
+  write_safetensors(staging.path() / "model.safetensors", stored_arrays(ConstWeightMap(model.weights)),
+                    {{"format", kFormat}});
+  if (model.state.training) {
+    write_safetensors(staging.path() / "optimizer.safetensors",
+                      ConstArrayMap(model.moments.begin(), model.moments.end()), {{"format", kFormat}});
+  }
   nlohmann::ordered_json description;
   description["format"] = kFormat;
   description["model_type"] = "samba";
-  description["state"] = reader.state();
-  write_file_atomically(folder / "config.json", description.dump(2) + "\n");
-  return mapped_names(registry);
+  description["state"] = samba ? samba_state_json(model.state) : stack_state_json(model.state, model.format());
+  write_file_atomically(staging.path() / "config.json", description.dump(2) + "\n");
+  staging.move_to(target);
 }
 
-MappedNames folder_to_archive(const Path& folder, const Path& archive, bool dry_run) {
-  const Path config_path = folder / "config.json";
-  const nlohmann::json description = parse_json(read_file(config_path), config_path.string());
-  const JsonFields fields(description, config_path.string(), {"format", "model_type", "state"});
-  fields.required("format");
-  fields.choice("format", "", {kFormat});
-  const nlohmann::json& state = fields.required("state");
-  const std::string source = config_path.string();
-  const SambaConfig config = parse_state_config(state, source);
-  const Registry registry = parse_state_registry(state, config, source);
-  check_state_metadata(state, source);
-
-  const Path model_path = folder / "model.safetensors";
-  SafetensorsFile model = read_safetensors(model_path);
-  const std::vector<float> parameters = take_floats(model, model_path, registry, kPrefixes[0], true);
-  refuse_rest(model, model_path);
-  const Path optimizer_path = folder / "optimizer.safetensors";
-  SafetensorsFile optimizer = read_safetensors(optimizer_path);
-  const std::vector<float> exp_avg = take_floats(optimizer, optimizer_path, registry, kPrefixes[1], false);
-  const std::vector<float> exp_avg_sq = take_floats(optimizer, optimizer_path, registry, kPrefixes[2], false);
-  const auto initialized = optimizer.tensors.find(kInitialized);
-  const Shape shape{static_cast<Index>(registry.tensors().size())};
-  if (initialized == optimizer.tensors.end() || initialized->second.dtype() != DType::int32 ||
-      initialized->second.shape() != shape) {
-    refuse(optimizer_path, std::string("needs a tensor ") + kInitialized + ", int32 " + shape_text(shape));
-  }
-  const Array flags = std::move(initialized->second);
-  optimizer.tensors.erase(initialized);
-  refuse_rest(optimizer, optimizer_path);
-  if (!dry_run) {
-    write_samba_archive(archive, state, counts_of(registry),
-                        {reader_of(parameters.data()), reader_of(exp_avg.data()), reader_of(exp_avg_sq.data()),
-                         reader_of(flags.data())});
-  }
-  return mapped_names(registry);
+std::unique_ptr<SambaStack> load_folder_for_inference(Executor& executor, const Path& folder) {
+  const StoredModel model = read_model_folder(folder, Reading::inference);
+  const ArrayMap weights = expand(ConstWeightMap(model.weights));
+  return std::make_unique<SambaStack>(executor, model.state.config, ConstArrayMap(weights.begin(), weights.end()),
+                                      SambaStack::Use::inference);
 }
 
 }  // namespace samba

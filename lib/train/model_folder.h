@@ -1,28 +1,33 @@
-// A stack in training as a folder of safetensors files, without loss (docs/formats/model_folder.md):
+// A model as a folder of safetensors files (docs/formats/model_folder.md):
 //
-//   config.json             {"format": "samba.folder.v1", "state": the state of the archive's header}
-//   model.safetensors       the parameters by their registry names
-//   optimizer.safetensors   "exp_avg.NAME", "exp_avg_sq.NAME" and "buf_initialized"
+//   config.json             {"format": "samba.folder.v1", "state": the state of the file that holds the same}
+//   model.safetensors       the parameters by their registry names; packed ones as NAME.bits, or NAME.codes and
+//                           NAME.exponents
+//   optimizer.safetensors   "exp_avg.NAME", "exp_avg_sq.NAME" and "buf_initialized", when it can be trained on
 #pragma once
 
+#include <memory>
 #include <string>
-#include <vector>
 
 #include "samba/core/files.h"
+#include "samba/kernels/executor.h"
+#include "samba/model/samba_stack.h"
+#include "samba/train/stored_model.h"
 
 namespace samba {
 
-// What was mapped to what, for the user.
-using MappedNames = std::vector<std::pair<std::string, std::string>>;
-
-// The whole archive is verified before anything is written. `folder` must not exist, or be empty. With `dry_run`
-// nothing is written.
-MappedNames archive_to_folder(const Path& archive, const Path& folder, bool dry_run);
+// A folder that holds a file model.safetensors.
+bool is_model_folder(const Path& folder);
 
 // Refused: a file, tensor or field that is missing or too many, another shape or dtype, a value that is not finite
 // (Error(corrupt)); the message names it.
-MappedNames folder_to_archive(const Path& folder, const Path& archive, bool dry_run);
+StoredModel read_model_folder(const Path& folder, Reading reading);
 
-bool is_model_folder(const Path& folder);
+// `folder` must not exist, or be empty: check_new_folder. It appears whole or not at all.
+void write_model_folder(const StoredModel& model, const Path& folder);
+// Error(value) for a folder that cannot be written.
+void check_new_folder(const Path& folder);
+
+std::unique_ptr<SambaStack> load_folder_for_inference(Executor& executor, const Path& folder);
 
 }  // namespace samba

@@ -15,6 +15,7 @@
 #include "samba/core/json_fields.h"
 #include "samba/numerics/float32.h"
 #include "samba/train/loss_plot.h"
+#include "samba/train/model_folder.h"
 
 namespace samba {
 
@@ -124,9 +125,11 @@ std::string checkpoint_name(Index step) {
 Path find_checkpoint(const Path& path) {
   if (!fs::exists(path)) refuse_value("there is no model " + path.string());
   if (!fs::is_directory(path)) return path;
+  if (is_model_folder(path)) return path;
   if (!fs::exists(path / "latest")) {
     refuse_value(path.string() +
-                 " is no run folder with a checkpoint: it has no file `latest`; give a .samba file or a run folder");
+                 " is no run folder with a checkpoint: it has no file `latest`; give a .samba file, a "
+                 "run folder or a safetensors folder");
   }
   return path / latest_name(path);
 }

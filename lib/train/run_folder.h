@@ -98,7 +98,8 @@ class RunFolder {
 // "step-00000020.samba"
 std::string checkpoint_name(Index step);
 
-// The archive a user means: a file, or the newest checkpoint of a run folder. Error(value) when there is none.
+// The model a user means: a file, a safetensors folder, or the newest checkpoint of a run folder. Error(value) when
+// there is none.
 Path find_checkpoint(const Path& path);
 
 }  // namespace samba

@@ -136,8 +136,10 @@ std::string save_stack_checkpoint(const SambaTrainer& trainer, const Path& path,
     }
   }
   const std::vector<std::int32_t>& initialized = optimizer.buffer_initialized();
-  moments.push_back({kInitializedName, DType::int32, {static_cast<Index>(initialized.size())},
-                     [&](std::span<std::byte> raw) { std::memcpy(raw.data(), initialized.data(), raw.size()); }});
+  moments.push_back(
+      {kInitializedName, DType::int32, {static_cast<Index>(initialized.size())}, [&](std::span<std::byte> raw) {
+         std::memcpy(raw.data(), initialized.data(), raw.size());
+       }});
   return write_stack_archive(path, stack_state_json(model_state(trainer), WeightFormat::float32), parameters, moments,
                              TensorCodec::none, progress);
 }
@@ -155,8 +157,8 @@ std::unique_ptr<SambaTrainer> load_stack_for_training(Executor& executor, const 
   }
   const TrainingState& training = *reader.state().training;
   if (reader.state().numeric_mode != "identical") {
-    state_fields::refuse(reader.path(), "numeric_mode", "it was trained in the mode " + reader.state().numeric_mode +
-                                                            ", this run is identical");
+    state_fields::refuse(reader.path(), "numeric_mode",
+                         "it was trained in the mode " + reader.state().numeric_mode + ", this run is identical");
   }
   const ReadProgress report(reader, progress);
   Memory& memory = executor.memory();
@@ -168,9 +170,8 @@ std::unique_ptr<SambaTrainer> load_stack_for_training(Executor& executor, const 
     report.add(tensor);
   }
   stack->parameters_changed();
-  auto trainer =
-      std::make_unique<SambaTrainer>(std::move(stack), Generator(training.generator), training.optimizer,
-                                     training.schedule);
+  auto trainer = std::make_unique<SambaTrainer>(std::move(stack), Generator(training.generator), training.optimizer,
+                                                training.schedule);
   const bool sgd = training.optimizer.kind == OptimizerKind::sgd;
   DeviceArray<float> exp_avg(memory, registry.total());
   DeviceArray<float> exp_avg_sq(memory, sgd ? 0 : registry.total());
@@ -196,9 +197,9 @@ std::unique_ptr<SambaStack> load_stack_for_inference(Executor& executor, const P
                                                      const FileProgress& progress) {
   StackCheckpointReader reader(path, false);
   if (reader.format() != WeightFormat::float32) {
-    const WeightMap weights = reader.weights();
+    const ArrayMap weights = expand(ConstWeightMap(reader.weights()));
     if (progress) progress(reader.archive().file_size(), reader.archive().file_size());
-    return std::make_unique<SambaStack>(executor, reader.state().config, ConstWeightMap(weights),
+    return std::make_unique<SambaStack>(executor, reader.state().config, ConstArrayMap(weights.begin(), weights.end()),
                                         SambaStack::Use::inference);
   }
   auto stack = std::make_unique<SambaStack>(executor, reader.state().config, SambaStack::Use::inference);
