@@ -287,7 +287,7 @@ TEST_CASE("convert refuses what it does not offer") {
     return result.err;
   };
   CHECK_THAT(message({"--to", "gguf"}), Contains("--to gguf is not offered yet"));
-  CHECK_THAT(message({"--dtype", "bf16"}), Contains("--dtype bf16 is not offered yet"));
+  CHECK_THAT(message({"--dtype", "float16"}), Contains("--dtype") && Contains("float16"));
   CHECK(samba_command({"convert", "/nowhere", (folder.path() / "x").string()}).code == 2);
 }
 
