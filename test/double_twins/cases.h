@@ -42,12 +42,12 @@ struct TwinCase {
   }
 };
 
-// Matrices with rows of gain 1.3, biases and norms as after some training.
-inline ArrayMap model_weights(const TwinCase& of, std::uint32_t seed = 0) {
+// Matrices with rows of gain 1.3, biases and norms as after some training. Names may have a prefix "layers.<i>.".
+inline ArrayMap model_weights(const std::vector<WeightSpec>& specs, bool offset_norm, std::uint32_t seed = 0) {
   ArrayMap weights;
-  const bool offset_norm = of.options.value("norm", "") == "rmsnorm_offset";
-  for (const WeightSpec& spec : of.specs) {
-    const std::string& name = spec.name;
+  for (const WeightSpec& spec : specs) {
+    const std::size_t prefix = spec.name.starts_with("layers.") ? spec.name.find('.', 7) + 1 : 0;
+    const std::string name = spec.name.substr(prefix);
     float mean = 0.0F, deviation = 0.3F;
     if (name == "A_log") {
       mean = 0.7F, deviation = 0.5F;
@@ -59,12 +59,17 @@ inline ArrayMap model_weights(const TwinCase& of, std::uint32_t seed = 0) {
       deviation = 0.5F;
     } else if (spec.shape.size() == 2) {
       deviation = 1.3F / std::sqrt(static_cast<float>(spec.shape[1]));
-    } else if (name.ends_with("norm.weight")) {
+    } else if (name.ends_with(".weight")) {
       mean = offset_norm ? 0.0F : 1.0F, deviation = 0.2F;
     }
-    weights.emplace(name, drawn(seed + static_cast<std::uint32_t>(weights.size()), spec.shape, mean, deviation));
+    const auto stream = seed + static_cast<std::uint32_t>(weights.size());
+    weights.emplace(spec.name, drawn(stream, spec.shape, mean, deviation));
   }
   return weights;
+}
+
+inline ArrayMap model_weights(const TwinCase& of, std::uint32_t seed = 0) {
+  return model_weights(of.specs, of.options.value("norm", "") == "rmsnorm_offset", seed);
 }
 
 // Every third token is small, so that the epsilon of a norm matters.
@@ -99,43 +104,12 @@ inline void begin_sequence(const TwinCase& of, ModuleState& state) {
   }
 }
 
-inline nlohmann::json options_json(const TransformerOptions& o) {
-  static const char* const kNorms[] = {"rmsnorm", "layernorm", "rmsnorm_offset"};
-  static const char* const kMlps[] = {"swiglu", "geglu", "geglu_tanh", "gelu", "gelu_tanh"};
-  nlohmann::json json = {{"n_heads", o.n_heads},
-                         {"n_kv_heads", o.n_kv_heads},
-                         {"head_dim", o.head_dim},
-                         {"window", o.window},
-                         {"rope_theta", o.rope_theta},
-                         {"rope_dim", o.rotary_dim()},
-                         {"qkv_bias", o.qkv_bias},
-                         {"o_bias", o.o_bias},
-                         {"norm_bias", o.norm_bias},
-                         {"mlp_bias", o.mlp_bias},
-                         {"norm", kNorms[static_cast<std::size_t>(o.norm)]},
-                         {"norm_eps", o.norm_eps},
-                         {"mlp", kMlps[static_cast<std::size_t>(o.mlp)]},
-                         {"qk_norm", o.qk_norm}};
-  if (o.attn_softcap) json["attn_softcap"] = *o.attn_softcap;
-  const RopeScaling& scaling = o.rope_scaling;
-  if (scaling.kind == RopeScaling::Kind::linear)
-    json["rope_scaling"] = {{"type", "linear"}, {"factor", scaling.factor}};
-  if (scaling.kind == RopeScaling::Kind::llama3) {
-    json["rope_scaling"] = {{"type", "llama3"},
-                            {"factor", scaling.factor},
-                            {"low_freq_factor", scaling.low_freq_factor},
-                            {"high_freq_factor", scaling.high_freq_factor},
-                            {"original_max_position_embeddings", scaling.original_max_position_embeddings}};
-  }
-  return json;
-}
-
 inline TwinCase transformer_case(const std::string& name, const TransformerOptions& options, Index length = 9,
                                  Index tokens_before = 5) {
   TwinCase result;
   result.name = "transformer " + name;
   result.kind = "transformer";
-  result.options = options_json(options);
+  result.options = transformer_options_to_json(options);
   result.specs = options.weight_specs();
   result.twin = std::make_shared<TransformerTwin>(options);
   result.d_model = options.d_model;

@@ -62,11 +62,6 @@ class TransformerTwin final : public Twin {
  private:
   double norm_offset() const { return o_.norm == TransformerNorm::rmsnorm_offset ? 1.0 : 0.0; }
 
-  static const Doubles* optional(const Tensors& weights, const std::string& name) {
-    const auto found = weights.find(name);
-    return found == weights.end() ? nullptr : &found->second;
-  }
-
   static Doubles project(const Doubles& x, Index inputs, const Tensors& weights, const std::string& name) {
     return linear(x, inputs, weights.at(name + ".weight"), optional(weights, name + ".bias"));
   }
@@ -74,21 +69,7 @@ class TransformerTwin final : public Twin {
   Doubles norm(const Doubles& x, const Tensors& weights, const std::string& name) const {
     const Doubles& weight = weights.at(name + ".weight");
     if (o_.norm != TransformerNorm::layernorm) return rms_norm(x, weight, o_.norm_eps, norm_offset());
-    const Doubles* bias = optional(weights, name + ".bias");
-    const std::size_t width = weight.size();
-    Doubles y(x.size());
-    for (std::size_t row = 0; row < x.size(); row += width) {
-      double mean = 0.0, variance = 0.0;
-      for (std::size_t i = 0; i < width; ++i) mean += x[row + i] / static_cast<double>(width);
-      for (std::size_t i = 0; i < width; ++i) {
-        variance += (x[row + i] - mean) * (x[row + i] - mean) / static_cast<double>(width);
-      }
-      for (std::size_t i = 0; i < width; ++i) {
-        y[row + i] = weight[i] * (x[row + i] - mean) / std::sqrt(variance + static_cast<double>(o_.norm_eps)) +
-                     (bias == nullptr ? 0.0 : (*bias)[i]);
-      }
-    }
-    return y;
+    return layer_norm(x, weight, optional(weights, name + ".bias"), o_.norm_eps);
   }
 
   // Radians a position turns pair i (Llama 3's scaling stretches long waves by `factor`, keeps short ones and blends

@@ -80,6 +80,28 @@ inline Doubles rms_norm(const Doubles& x, const Doubles& weight, double eps, dou
   return y;
 }
 
+// w * (x - mean) / sqrt(variance + eps) for each row, and a bias when it is there.
+inline Doubles layer_norm(const Doubles& x, const Doubles& weight, const Doubles* bias, double eps) {
+  const std::size_t width = weight.size();
+  const auto count = static_cast<double>(width);
+  Doubles y(x.size());
+  for (std::size_t row = 0; row < x.size(); row += width) {
+    double mean = 0.0, variance = 0.0;
+    for (std::size_t i = 0; i < width; ++i) mean += x[row + i] / count;
+    for (std::size_t i = 0; i < width; ++i) variance += (x[row + i] - mean) * (x[row + i] - mean) / count;
+    for (std::size_t i = 0; i < width; ++i) {
+      y[row + i] = weight[i] * (x[row + i] - mean) / std::sqrt(variance + eps) + (bias == nullptr ? 0.0 : (*bias)[i]);
+    }
+  }
+  return y;
+}
+
+// The tensor of this name; null when there is none.
+inline const Doubles* optional(const Tensors& tensors, const std::string& name) {
+  const auto found = tensors.find(name);
+  return found == tensors.end() ? nullptr : &found->second;
+}
+
 inline void add_to(Doubles& sum, const Doubles& term) {
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += term[i];
 }
