@@ -172,11 +172,27 @@ void collect(const json& node, const std::string& pointer, std::vector<std::pair
   for (const auto& [name, child] : node["properties"].items()) collect(child, pointer + "/" + name, leaves);
 }
 
-// A complete configuration, so that every field of the schema can be changed by itself.
-json full_config() {
-  json config = small_config();
-  set_field(config, "schedule={\"kind\":\"constant\",\"peak_lr\":1}");
-  return resolved_json(parse_train_config(config, "/"));
+// Complete configurations of a SambaStack and of general stacks, so that every field of the schema can be changed by
+// itself in one of them.
+std::vector<json> full_configs() {
+  json samba = small_config();
+  set_field(samba, "schedule={\"kind\":\"constant\",\"peak_lr\":1}");
+  json general = samba;
+  general["model"] = json::parse(R"({"vocab": 256, "d_model": 32, "layers": [{"kind": "mamba1"}]})");
+  json sgd = general;
+  sgd["optimizer"]["kind"] = "sgd";
+  std::vector<json> configs;
+  for (const json& config : {samba, general, sgd}) configs.emplace_back(resolved_json(parse_train_config(config, "/")));
+  return configs;
+}
+
+// The first of them that has the field.
+json config_with(const std::string& pointer) {
+  for (const json& config : full_configs()) {
+    if (config.contains(json::json_pointer(pointer))) return config;
+  }
+  FAIL("no configuration has " << pointer);
+  return {};
 }
 
 TEST_CASE("schema.json knows exactly the fields of the code") {
@@ -185,12 +201,14 @@ TEST_CASE("schema.json knows exactly the fields of the code") {
   std::set<std::string> described;
   for (const auto& [pointer, leaf] : leaves) described.insert(pointer);
   std::set<std::string> known;
-  const json flat = full_config().flatten();
-  for (const auto& [pointer, value] : flat.items()) {
-    // Lists are leaves of the schema.
-    const std::size_t slash = pointer.rfind('/');
-    const bool in_list = std::isdigit(static_cast<unsigned char>(pointer[slash + 1])) != 0;
-    known.insert(in_list ? pointer.substr(0, slash) : pointer);
+  for (const json& config : full_configs()) {
+    const json flat = config.flatten();
+    for (const auto& [pointer, value] : flat.items()) {
+      // Lists are leaves of the schema.
+      const std::size_t number = pointer.find_first_of("0123456789", pointer.find("s/"));
+      const bool in_list = number != std::string::npos && pointer[number - 1] == '/';
+      known.insert(in_list ? pointer.substr(0, number - 1) : pointer);
+    }
   }
   CHECK(described == known);
 }
@@ -221,7 +239,7 @@ TEST_CASE("what schema.json refuses, the code refuses with the same pointer") {
   std::vector<std::pair<std::string, json>> leaves;
   collect(schema(), "", leaves);
   const auto refused_at = [&](const std::string& pointer, const json& value) {
-    json config = full_config();
+    json config = config_with(pointer);
     config[json::json_pointer(pointer)] = value;
     INFO(pointer << " = " << value);
     CHECK_THAT(refusal(config), Catch::Matchers::Contains(pointer.substr(0, pointer.find('/', 1))));
@@ -241,7 +259,7 @@ TEST_CASE("what schema.json refuses, the code refuses with the same pointer") {
   for (const auto& [name, section] : described["properties"].items()) {
     if (!section.contains("required")) continue;
     for (const auto& field : section["required"]) {
-      json config = full_config();
+      json config = full_configs().front();
       config[name].erase(field.get<std::string>());
       CHECK_THAT(refusal(config),
                  Catch::Matchers::Contains("/" + name + "/" + field.get<std::string>() + ": is required"));

@@ -55,6 +55,10 @@ StackConfig::StackConfig(const SambaConfig& config)
   for (const LayerKind kind : config.layers) layers.push_back(samba_layer(config, kind));
 }
 
+std::string_view profile_name(const StackConfig& config) {
+  return config.samba ? "samba-stack.fp32.v1" : "samba.stack.fp32.v1";
+}
+
 std::vector<WeightSpec> layer_weight_specs(const StackConfig& config, const LayerConfig& layer) {
   switch (layer.kind) {
     case BlockKind::transformer:

@@ -55,6 +55,9 @@ struct StackConfig {
   bool operator==(const StackConfig&) const = default;
 };
 
+// What states and checkpoints of the model are made with: "samba-stack.fp32.v1", "samba.stack.fp32.v1".
+std::string_view profile_name(const StackConfig& config);
+
 // The tensors of a layer in registry order.
 std::vector<WeightSpec> layer_weight_specs(const StackConfig& config, const LayerConfig& layer);
 

@@ -23,7 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kProfile = "samba-stack.fp32.v1";
 constexpr std::size_t kStepDigits = 8;
 
 std::string bits_text(float value) {
@@ -234,7 +233,7 @@ Path RunFolder::add_checkpoint(Index step, const CheckpointConfig& keep, Sidecar
   sidecar.sha256 = save(archive);
   nlohmann::ordered_json beside;
   beside["step"] = step;
-  beside["profile"] = kProfile;
+  beside["profile"] = sidecar.profile;
   beside["sha256"] = sidecar.sha256;
   beside["tokenizer"] = {{"kind", "bytes"}, {"vocab", 256}};
   beside["data"] = {{"order", sidecar.data_order}, {"seed", sidecar.data_seed}, {"rows_drawn", sidecar.rows_drawn}};

@@ -48,6 +48,7 @@ nlohmann::ordered_json to_json(const EvaluationMetrics& metrics);
 // What stands beside an archive.
 struct Sidecar {
   Index step = 0;
+  std::string profile;  // of the model
   std::string data_order;
   std::uint64_t data_seed = 0;
   std::uint64_t rows_drawn = 0;  // windows read so far: the next step's first row has this number

@@ -71,20 +71,54 @@ DataConfig read_data(const json& value, const Path& folder) {
   return data;
 }
 
-OptimizerSettings read_optimizer(const json& value, Index accumulation_steps) {
-  const JsonFields fields(value, "/optimizer", {"kind", "lr", "beta1", "beta2", "eps", "weight_decay", "max_norm"});
-  OptimizerSettings settings = OptimizerSettings::defaults(OptimizerKind::adamw);
-  fields.choice("kind", "adamw", {"adamw"});
-  settings.lr = fields.number("lr", settings.lr);
+std::vector<std::string> optimizer_fields(OptimizerKind kind) {
+  if (kind == OptimizerKind::sgd) {
+    return {"kind", "lr", "momentum", "dampening", "nesterov", "weight_decay", "max_norm"};
+  }
+  return {"kind", "lr", "beta1", "beta2", "eps", "weight_decay", "max_norm"};
+}
+
+OptimizerKind read_optimizer_kind(const json& value, const StackConfig& model) {
+  // The Samba archive knows adamw alone.
+  const std::vector<std::string> kinds =
+      model.samba ? std::vector<std::string>{"adamw"} : std::vector<std::string>{"adamw", "adam", "sgd"};
+  const auto given = value.find("kind");
+  if (!value.is_object() || given == value.end()) return OptimizerKind::adamw;
+  for (const std::string& name : kinds) {
+    if (*given == name) return optimizer_kind(name);
+  }
+  refuse_choice("/optimizer/kind", *given, kinds);
+}
+
+void read_moments(const JsonFields& fields, OptimizerSettings& settings) {
   settings.beta1 = fields.number("beta1", settings.beta1);
   settings.beta2 = fields.number("beta2", settings.beta2);
   settings.eps = fields.number("eps", settings.eps);
-  settings.weight_decay = fields.number("weight_decay", settings.weight_decay);
   for (const char* name : {"beta1", "beta2"}) {
     const double beta = std::string(name) == "beta1" ? settings.beta1 : settings.beta2;
     if (beta < 0.0 || static_cast<float>(beta) >= 1.0F) fields.refuse(name, "a number in [0, 1)");
   }
   if (settings.eps < 0.0) fields.refuse("eps", "a number >= 0");
+}
+
+void read_momentum(const JsonFields& fields, OptimizerSettings& settings) {
+  settings.momentum = fields.number("momentum", settings.momentum);
+  settings.dampening = fields.number("dampening", settings.dampening);
+  settings.nesterov = fields.boolean("nesterov", settings.nesterov);
+  if (settings.momentum < 0.0) fields.refuse("momentum", "a number >= 0");
+}
+
+OptimizerSettings read_optimizer(const json& value, Index accumulation_steps, const StackConfig& model) {
+  const OptimizerKind kind = read_optimizer_kind(value, model);
+  const JsonFields fields(value, "/optimizer", optimizer_fields(kind));
+  OptimizerSettings settings = OptimizerSettings::defaults(kind);
+  settings.lr = fields.number("lr", settings.lr);
+  if (kind == OptimizerKind::sgd) {
+    read_momentum(fields, settings);
+  } else {
+    read_moments(fields, settings);
+  }
+  settings.weight_decay = fields.number("weight_decay", settings.weight_decay);
   if (fields.has("max_norm")) {
     settings.max_norm = fields.number("max_norm", std::nullopt);
     if (*settings.max_norm <= 0.0) fields.refuse("max_norm", "a number > 0, or null");
@@ -188,7 +222,7 @@ TrainConfig parse_train_config(const json& value, const Path& folder) {
   config.data = read_data(fields.required("data"), folder);
   Index accumulation_steps = 1;
   config.batch = read_batch(section("batch"), accumulation_steps);
-  config.optimizer = read_optimizer(section("optimizer"), accumulation_steps);
+  config.optimizer = read_optimizer(section("optimizer"), accumulation_steps, config.model);
   config.schedule = read_schedule(fields.get("schedule"));
   config.checkpoint = read_checkpoint(section("checkpoint"));
   config.evaluation.every =
@@ -213,8 +247,17 @@ nlohmann::ordered_json resolved_json(const TrainConfig& config) {
   result["batch"] = {{"rows", config.batch.rows},
                      {"length", config.batch.length},
                      {"accumulation_steps", settings.accumulation_steps}};
-  result["optimizer"] = {{"kind", "adamw"},         {"lr", settings.lr},   {"beta1", settings.beta1},
-                         {"beta2", settings.beta2}, {"eps", settings.eps}, {"weight_decay", settings.weight_decay}};
+  result["optimizer"] = {{"kind", optimizer_kind_name(settings.kind)}, {"lr", settings.lr}};
+  if (settings.kind == OptimizerKind::sgd) {
+    result["optimizer"]["momentum"] = settings.momentum;
+    result["optimizer"]["dampening"] = settings.dampening;
+    result["optimizer"]["nesterov"] = settings.nesterov;
+  } else {
+    result["optimizer"]["beta1"] = settings.beta1;
+    result["optimizer"]["beta2"] = settings.beta2;
+    result["optimizer"]["eps"] = settings.eps;
+  }
+  result["optimizer"]["weight_decay"] = settings.weight_decay;
   result["optimizer"]["max_norm"] = settings.max_norm ? json(*settings.max_norm) : json(nullptr);
   result["schedule"] = nullptr;
   if (config.schedule) {

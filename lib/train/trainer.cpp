@@ -20,7 +20,7 @@ SambaTrainer::SambaTrainer(std::unique_ptr<SambaStack> stack, const Generator& g
     : stack_(std::move(stack)),
       generator_(generator),
       optimizer_(stack_->executor(), stack_->registry().sizes(), settings, std::move(schedule)) {
-  if (settings.kind != OptimizerKind::adamw) {
+  if (stack_->config().samba && settings.kind != OptimizerKind::adamw) {
     refuse_unsupported("a Samba stack trains with adamw, got " + optimizer_kind_name(settings.kind));
   }
   if (stack_->use() == SambaStack::Use::inference) refuse_unsupported("train_step: inference is forward only");
@@ -131,6 +131,7 @@ Array host_copy(Executor& executor, Index count, const float* device) {
 Array SambaTrainer::exp_avg() const { return host_copy(stack_->executor(), optimizer_.total(), optimizer_.exp_avg()); }
 
 Array SambaTrainer::exp_avg_sq() const {
+  if (optimizer_.exp_avg_sq() == nullptr) return Array::zeros({0});
   return host_copy(stack_->executor(), optimizer_.total(), optimizer_.exp_avg_sq());
 }
 

@@ -1,4 +1,4 @@
-// A stack in training: parameters, AdamW, schedule, accumulation, the random stream (spec 60 section 8).
+// A stack in training: parameters, optimizer, schedule, accumulation, the random stream (spec 60 section 8).
 #pragma once
 
 #include <memory>
@@ -23,7 +23,8 @@ struct StepResult {
 
 class SambaTrainer {
  public:
-  // `generator`: its next stream id is the next step's. Kind adamw only. Gradient and moment memory is taken here.
+  // `generator`: its next stream id is the next step's. A SambaStack has adamw only, a general stack any kind.
+  // Gradient and moment memory is taken here.
   SambaTrainer(std::unique_ptr<SambaStack> stack, const Generator& generator, const OptimizerSettings& settings = {},
                std::optional<Schedule> schedule = std::nullopt);
 
@@ -53,8 +54,8 @@ class SambaTrainer {
   const Generator& generator() const { return generator_; }
   Index completed_steps() const { return optimizer_.completed_steps(); }
 
-  Array exp_avg() const;  // (P,), host copies
-  Array exp_avg_sq() const;
+  Array exp_avg() const;     // (P,), host copies; of sgd the momentum buffer
+  Array exp_avg_sq() const;  // of sgd (0,)
 
  private:
   struct Batch;

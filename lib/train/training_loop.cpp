@@ -131,6 +131,7 @@ std::string TrainingRun::sample_text() {
 void TrainingRun::checkpoint(RunFolder& folder, const TrainingEvents& events, TrainingResult& result) {
   const Index step = trainer_->completed_steps();
   Sidecar sidecar;
+  sidecar.profile = profile_name(config_.model);
   sidecar.data_order = order_->name();
   sidecar.data_seed = config_.seed;
   sidecar.rows_drawn = static_cast<std::uint64_t>(step) * static_cast<std::uint64_t>(config_.batch.rows);
