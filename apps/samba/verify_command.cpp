@@ -102,7 +102,7 @@ void add_verify_command(CLI::App& app, CommandLine& line) {
           "--tutorial-steps", flags->tutorial_steps,
           "with --cases: take only the first so many steps of tutorials, and leave the rest of them uncompared")
       ->check(CLI::PositiveNumber);
-  command->add_option("--model", flags->model, "check a checkpoint: a .samba file or a run folder");
+  command->add_option("--model", flags->model, "check a model: a .samba file, a run folder or a safetensors folder");
   line.on(command, "samba verify --cases test/golden --device cpu\n  samba verify --model runs/first", [flags, &line] {
     if (flags->cases.empty() == flags->model.empty()) refuse_value("samba verify needs either --cases or --model");
     return flags->model.empty() ? verify_recorded(*flags, line.common) : verify_model(*flags, line.common);
