@@ -1,23 +1,29 @@
 #!/usr/bin/env python3
-"""Records one decoder layer of each public model family, computed by the modules of Hugging Face transformers.
+"""Records one decoder layer of each public model family, and some whole models, computed by Hugging Face transformers.
 
     python3 -m venv venv && venv/bin/pip install torch transformers safetensors numpy
     venv/bin/python scripts/record_huggingface.py test/huggingface
 
-Every file holds one tiny model of one layer whose final norm is replaced by the identity, so that the model's output is
-the layer's. Weights and inputs are drawn here (numpy, PCG64, one seed a file) and rounded to float32; the modules then
-run in float64 throughout (see `float64_only`), and what they give is rounded to float32 once, at the end. So a recorded
-value is the public model's mathematics, free of its own rounding.
+A file of a layer holds a tiny model of one layer whose final norm is replaced by the identity, so that the model's
+output is the layer's; a file of a model (kind "stack") holds a causal language model of two layers. Weights and inputs
+are drawn here (numpy, PCG64, one seed a file) and rounded to float32; the modules then run in float64 throughout (see
+`float64_only`), and what they give is rounded to float32 once, at the end. So a recorded value is the public model's
+mathematics, free of its own rounding.
 
-Tensors of a file (float32):
+Tensors of a layer (float32):
   x, y               (batch, length, width)   input of the layer; its output for the whole sequence at once
   decode             (batch, length, width)   outputs of a prefill of `prefix` tokens, then one token at a time
   cache.*            the cache after these calls, in the layout of transformers
   <name>             a weight, by its name in the layer's state_dict
   grad_output        (batch, length, width)   with `gradients` only
   grad.x, grad.<name>   gradients of sum(y * grad_output) for the whole sequence
-Metadata: kind, options (JSON) of the samba block with the same meaning, prefix, the class and its configuration, seed
-and versions.
+Tensors of a model:
+  ids, targets       (batch, length)          int32; targets below 0 are not counted
+  y, decode          (batch, length, vocab)   logits, as above
+  <name>             a weight, by its name in the model
+  loss, grad.<name>  with `gradients` only: the mean cross-entropy of the counted targets
+Metadata, one JSON object under the key "recording": kind, options of the samba block or model with the same meaning,
+prefix, the class and its configuration, seed and versions.
 """
 
 import argparse
@@ -26,7 +32,6 @@ import json
 import pathlib
 
 import numpy
-import safetensors
 import safetensors.numpy
 import torch
 import transformers
@@ -186,6 +191,87 @@ FAMILIES = [
 ]
 
 
+def model(name, family, layer, options, *, gradients=False, length=8, prefix=5, **config):
+    """A causal language model of two equal layers. `layer`, `options`: those of samba's configuration."""
+    return {
+        "name": name,
+        "family": family,
+        "kind": "stack",
+        "options": {"vocab": 12, "d_model": config["hidden_size"], "layers": [layer, layer], **options},
+        "length": length,
+        "prefix": prefix,
+        "gradients": gradients,
+        # No padding token: transformers leaves its embedding without a gradient.
+        "config": {"vocab_size": 12, "num_hidden_layers": 2, "pad_token_id": None, "bos_token_id": None,
+                   "eos_token_id": None, **config},
+    }
+
+
+# Gemma multiplies embeddings by sqrt(hidden_size), which samba's `embedding_scale` states as a number; its heads and
+# Qwen3's need not add up to the model's width.
+MODELS = [
+    model(
+        "model_llama",
+        "Llama",
+        {"kind": "transformer", "n_heads": 4, "n_kv_heads": 2, "intermediate": 20},
+        {"tie_embeddings": False, "norm_eps": 1e-6},
+        gradients=True,
+        hidden_size=24,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=20,
+        rms_norm_eps=1e-6,
+        rope_parameters=rope(),
+        tie_word_embeddings=False,
+        attn_implementation="eager",
+    ),
+    model(
+        "model_gemma",
+        "Gemma",
+        {"kind": "transformer", "n_heads": 4, "n_kv_heads": 1, "head_dim": 10, "intermediate": 20,
+         "norm": "rmsnorm_offset", "mlp": "geglu_tanh"},
+        {"embedding_scale": 20**0.5, "final_norm": "rmsnorm_offset", "norm_eps": 1e-6},
+        hidden_size=20,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        head_dim=10,
+        intermediate_size=20,
+        rms_norm_eps=1e-6,
+        hidden_act="gelu_pytorch_tanh",
+        rope_parameters=rope(),
+        tie_word_embeddings=True,
+        attn_implementation="eager",
+    ),
+    model(
+        "model_qwen3",
+        "Qwen3",
+        {"kind": "transformer", "n_heads": 2, "n_kv_heads": 1, "head_dim": 16, "intermediate": 20, "qk_norm": True,
+         "rope_theta": 1000000.0},
+        {"norm_eps": 1e-6},
+        hidden_size=20,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        intermediate_size=20,
+        rms_norm_eps=1e-6,
+        rope_parameters=rope(theta=1000000.0),
+        tie_word_embeddings=True,
+        attn_implementation="eager",
+    ),
+    model(
+        "model_mamba",
+        "Mamba",
+        {"kind": "mamba1"},
+        {"norm_eps": 1e-5},
+        gradients=True,
+        hidden_size=16,
+        state_size=16,
+        use_mambapy=False,
+        tie_word_embeddings=True,
+    ),
+]
+
+
 def drawn(generator, name, shape, offset_norm):
     """Matrices with rows of unit gain, everything else as in a trained model; rounded to float32."""
     value = generator.standard_normal(shape)
@@ -206,26 +292,30 @@ def drawn(generator, name, shape, offset_norm):
 
 
 def build(spec, generator):
+    """The model, and the module whose parameters are recorded."""
     config = getattr(transformers, spec["family"] + "Config")(**spec["config"])
-    model = getattr(transformers, spec["family"] + "Model")(config).double().eval()
-    for attribute in ("norm", "norm_f"):
-        if hasattr(model, attribute):
-            setattr(model, attribute, nn.Identity())
-    layer = model.layers[0]
+    whole = spec["kind"] == "stack"
+    network = getattr(transformers, spec["family"] + ("ForCausalLM" if whole else "Model"))(config).double().eval()
+    recorded = network
+    if not whole:
+        for attribute in ("norm", "norm_f"):
+            if hasattr(network, attribute):
+                setattr(network, attribute, nn.Identity())
+        recorded = network.layers[0]
     with torch.no_grad():
-        for name, parameter in layer.named_parameters():
+        for name, parameter in recorded.named_parameters():
             value = drawn(generator, name, tuple(parameter.shape), spec["family"] == "Gemma")
             parameter.copy_(torch.from_numpy(value).double())
-    return model, layer
+    return network, recorded
 
 
-def decoded(model, x, prefix):
-    outputs = []
-    result = model(inputs_embeds=x[:, :prefix], use_cache=True)
-    outputs.append(result.last_hidden_state)
-    for position in range(prefix, x.shape[1]):
-        result = model(inputs_embeds=x[:, position : position + 1], cache=result.cache, use_cache=True)
-        outputs.append(result.last_hidden_state)
+def decoded(network, key, inputs, output, prefix):
+    """Outputs of a prefill of `prefix` tokens and of one token at a time behind it, and the cache."""
+    result = network(**{key: inputs[:, :prefix]}, use_cache=True)
+    outputs = [getattr(result, output)]
+    for position in range(prefix, inputs.shape[1]):
+        result = network(**{key: inputs[:, position : position + 1]}, cache=result.cache, use_cache=True)
+        outputs.append(getattr(result, output))
     return torch.cat(outputs, dim=1), result.cache
 
 
@@ -238,20 +328,16 @@ def cache_tensors(spec, cache):
     }
 
 
-def record(spec, seed, batch=2):
-    generator = numpy.random.Generator(numpy.random.PCG64(seed))
-    model, layer = build(spec, generator)
-    batch = 1 if spec["length"] > 100 else batch
+def record_layer(spec, generator, batch):
+    network, layer = build(spec, generator)
     shape = (batch, spec["length"], spec["config"]["hidden_size"])
     values = generator.standard_normal(shape).astype(numpy.float32)
     values[:, 1::3] /= 64  # small enough for the epsilon of a norm to matter
     x = torch.from_numpy(values).double()
-    tensors = {"x": x}
-    for name, parameter in layer.named_parameters():
-        tensors[name] = parameter.detach()
+    tensors = {"x": x, **dict(layer.named_parameters())}
 
     x.requires_grad_(True)
-    y = model(inputs_embeds=x, use_cache=False).last_hidden_state
+    y = network(inputs_embeds=x, use_cache=False).last_hidden_state
     assert y.dtype == torch.float64
     tensors["y"] = y
     if spec["gradients"]:
@@ -263,9 +349,44 @@ def record(spec, seed, batch=2):
             tensors["grad." + name] = parameter.grad
     if spec["prefix"] is not None:
         with torch.no_grad():
-            tensors["decode"], cache = decoded(model, x.detach(), spec["prefix"])
+            tensors["decode"], cache = decoded(network, "inputs_embeds", x.detach(), "last_hidden_state", spec["prefix"])
             tensors.update(cache_tensors(spec, cache))
-    return {name: value.detach().numpy().astype(numpy.float32) for name, value in tensors.items()}
+    return tensors
+
+
+def record_model(spec, generator, batch):
+    network, _ = build(spec, generator)
+    vocab = spec["config"]["vocab_size"]
+    ids = torch.from_numpy(generator.integers(0, vocab, (batch, spec["length"])))
+    targets = torch.from_numpy(generator.integers(0, vocab, (batch, spec["length"])))
+    targets[:, 2::4] = -100
+    tensors = {"ids": ids, "targets": targets, **dict(network.named_parameters())}
+
+    logits = network(input_ids=ids, use_cache=False).logits
+    assert logits.dtype == torch.float64
+    tensors["y"] = logits
+    if spec["gradients"]:
+        # Not the models' own loss, which shifts the labels by one position.
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
+        loss.backward()
+        tensors["loss"] = loss.reshape(1)
+        for name, parameter in network.named_parameters():
+            tensors["grad." + name] = parameter.grad
+    with torch.no_grad():
+        tensors["decode"], _ = decoded(network, "input_ids", ids, "logits", spec["prefix"])
+    return tensors
+
+
+def record(spec, seed):
+    generator = numpy.random.Generator(numpy.random.PCG64(seed))
+    batch = 1 if spec["length"] > 100 else 2
+    with float64_only():
+        tensors = (record_model if spec["kind"] == "stack" else record_layer)(spec, generator, batch)
+    integers = ("ids", "targets")
+    return {
+        name: value.detach().numpy().astype(numpy.int32 if name in integers else numpy.float32)
+        for name, value in tensors.items()
+    }
 
 
 def main():
@@ -274,22 +395,21 @@ def main():
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    for index, spec in enumerate(FAMILIES):
-        seed = 4000 + index
-        with float64_only():
-            tensors = record(spec, seed)
-        metadata = {
+    for seed, spec in [*enumerate(FAMILIES, start=4000), *enumerate(MODELS, start=4100)]:
+        tensors = record(spec, seed)
+        recording = {
             "kind": spec["kind"],
-            "options": json.dumps(spec["options"]),
-            "prefix": str(spec["prefix"] or 0),
-            "model": spec["family"] + "Model",
-            "config": json.dumps(spec["config"]),
-            "seed": str(seed),
+            "options": spec["options"],
+            "prefix": spec["prefix"] or 0,
+            "model": spec["family"] + ("ForCausalLM" if spec["kind"] == "stack" else "Model"),
+            "config": spec["config"],
+            "seed": seed,
             "transformers": transformers.__version__,
             "torch": torch.__version__.split("+")[0],
         }
         path = folder / (spec["name"] + ".safetensors")
-        safetensors.numpy.save_file(tensors, path, metadata=metadata)
+        # One key, since safetensors writes several in any order.
+        safetensors.numpy.save_file(tensors, path, metadata={"recording": json.dumps(recording)})
         print(f"{path.name}: {len(tensors)} tensors, {path.stat().st_size} bytes")
 
 

@@ -17,64 +17,14 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "block_fixture.h"
 #include "closeness.h"
+#include "huggingface_recording.h"
 #include "samba/blocks/module.h"
-#include "samba/formats/safetensors.h"
 
 namespace samba {
 namespace {
-
-// The samba name of a tensor of a decoder layer.
-std::string samba_name(const std::string& kind, std::string name) {
-  if (kind == "mamba2" && name == "norm.weight") return "block_norm.weight";
-  for (const std::string_view prefix : {"self_attn.", "mlp.", "mixer."}) {
-    if (name.starts_with(prefix)) name.erase(0, prefix.size());
-  }
-  if (name.starts_with("c_fc.")) name.replace(0, 5, "up_proj.");
-  if (name.starts_with("c_proj.")) name.replace(0, 7, "down_proj.");
-  return name;
-}
-
-struct Recorded {
-  explicit Recorded(const std::filesystem::path& path) : file(read_safetensors(path)) {
-    for (const auto& [name, array] : file.tensors) {
-      if (name == "x" || name == "y" || name == "decode" || name == "grad_output" || name.starts_with("grad.") ||
-          name.starts_with("cache.")) {
-        continue;
-      }
-      weights.emplace(samba_name(kind(), name), array);
-    }
-  }
-
-  const std::string& kind() const { return file.metadata.at("kind"); }
-  nlohmann::json options() const { return nlohmann::json::parse(file.metadata.at("options")); }
-  Index prefix() const { return std::stoll(file.metadata.at("prefix")); }
-  bool has(const std::string& name) const { return file.tensors.contains(name); }
-  const Array& at(const std::string& name) const { return file.tensors.at(name); }
-  BlockModule module(Executor& executor) const { return {executor, kind(), options(), views(weights)}; }
-
-  // The longest serial chain of the layer: the widest matrix product or the sequence.
-  std::size_t chain() const {
-    Index longest = at("x").shape()[1];
-    for (const auto& [name, array] : weights) longest = std::max(longest, array.shape().back());
-    return static_cast<std::size_t>(longest);
-  }
-
-  SafetensorsFile file;
-  ArrayMap weights;
-};
-
-std::vector<std::filesystem::path> recorded_files() {
-  std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(SAMBA_SOURCE_DIR "/test/huggingface")) {
-    if (entry.path().extension() == ".safetensors") paths.push_back(entry.path());
-  }
-  std::sort(paths.begin(), paths.end());
-  return paths;
-}
 
 // A layer passes every value through some ten rounded stages, each with the error of a chain, and its weights pass
 // errors on with a gain around 1; a gradient passes through twice as many. The largest distances on record are in
@@ -102,8 +52,12 @@ Array last_entries(const Array& array, Index count) {
   return part;
 }
 
+BlockModule make_module(Executor& executor, const Recorded& recorded) {
+  return {executor, recorded.kind(), recorded.options(), views(recorded.weights)};
+}
+
 void check_cache(const Recorded& recorded, BlockModule& module, const ModuleState& state) {
-  const std::size_t chain = recorded.chain();
+  const std::size_t chain = recorded.chain(recorded.at("x").shape()[1]);
   if (recorded.kind() == "transformer") {
     const Index kept = recorded.at("cache.keys").shape()[2];
     check_close(last_entries(state.keys(), kept), recorded.at("cache.keys"), chain, kForwardBound, "cache.keys");
@@ -122,11 +76,12 @@ void check_decode(const Recorded& recorded, BlockModule& module) {
   const Index length = x.shape()[1], prefix = recorded.prefix();
   const auto state = module.allocate_state(x.shape()[0], length);
   Array decoded = module.forward(positions(x, 0, prefix), *state);
-  check_close(decoded, positions(recorded.at("decode"), 0, prefix), recorded.chain(), kForwardBound, "prefix");
+  check_close(decoded, positions(recorded.at("decode"), 0, prefix), recorded.chain(recorded.at("x").shape()[1]),
+              kForwardBound, "prefix");
   for (Index at = prefix; at < length; ++at) {
     const Array y = module.step(positions(x, at, at + 1), *state);
-    check_close(y, positions(recorded.at("decode"), at, at + 1), recorded.chain(), kForwardBound,
-                "step at " + std::to_string(at));
+    check_close(y, positions(recorded.at("decode"), at, at + 1), recorded.chain(recorded.at("x").shape()[1]),
+                kForwardBound, "step at " + std::to_string(at));
   }
   check_cache(recorded, module, *state);
 }
@@ -135,18 +90,19 @@ void check_decode(const Recorded& recorded, BlockModule& module) {
 
 TEST_CASE("The layers of every family that is listed were recorded") {
   std::vector<std::string> names;
-  for (const auto& path : recorded_files()) names.push_back(path.stem().string());
+  for (const auto& path : recorded_layers()) names.push_back(path.stem().string());
   CHECK(names == std::vector<std::string>{"gemma", "llama", "llama_rope_linear", "llama_rope_llama3", "mamba", "mamba2",
                                           "mamba2_dt_limit", "mistral", "qwen2", "qwen3", "stablelm", "starcoder2"});
 }
 
 TEST_CASE("A block gives the output of the Hugging Face layer with its weights") {
   for (const auto& executor : every_executor()) {
-    for (const auto& path : recorded_files()) {
+    for (const auto& path : recorded_layers()) {
       INFO(path.stem().string() << " on " << executor->name() << " " << executor->instruction_set());
       const Recorded recorded(path);
-      BlockModule module = recorded.module(*executor);
-      check_close(module.forward(recorded.at("x")), recorded.at("y"), recorded.chain(), kForwardBound, "y");
+      BlockModule module = make_module(*executor, recorded);
+      check_close(module.forward(recorded.at("x")), recorded.at("y"), recorded.chain(recorded.at("x").shape()[1]),
+                  kForwardBound, "y");
     }
   }
 }
@@ -180,18 +136,19 @@ TEST_CASE("A block with another option lies far outside the bound") {
     if (options.contains("rope_scaling") && options["rope_scaling"].is_null()) options.erase("rope_scaling");
     BlockModule module(*executor, recorded.kind(), options, views(recorded.weights));
     const Array y = module.forward(recorded.at("x"));
-    CHECK(distance(y.floats(), recorded.at("y").floats(), recorded.chain()) > 10 * kForwardBound);
+    CHECK(distance(y.floats(), recorded.at("y").floats(), recorded.chain(recorded.at("x").shape()[1])) >
+          10 * kForwardBound);
   }
 }
 
 TEST_CASE("Decoding a token at a time gives what the Hugging Face layer gives with its cache") {
   for (const auto& executor : every_executor()) {
-    for (const auto& path : recorded_files()) {
+    for (const auto& path : recorded_layers()) {
       INFO(path.stem().string() << " on " << executor->name() << " " << executor->instruction_set());
       const Recorded recorded(path);
       CHECK((recorded.prefix() > 0) == recorded.has("decode"));
       if (!recorded.has("decode")) continue;
-      BlockModule module = recorded.module(*executor);
+      BlockModule module = make_module(*executor, recorded);
       check_decode(recorded, module);
     }
   }
@@ -200,20 +157,21 @@ TEST_CASE("Decoding a token at a time gives what the Hugging Face layer gives wi
 TEST_CASE("The gradients of a block are those of the Hugging Face layer") {
   std::size_t files = 0;
   for (const auto& executor : every_executor()) {
-    for (const auto& path : recorded_files()) {
+    for (const auto& path : recorded_layers()) {
       const Recorded recorded(path);
       if (!recorded.has("grad_output")) continue;
       INFO(path.stem().string() << " on " << executor->name() << " " << executor->instruction_set());
       ++files;
-      BlockModule module = recorded.module(*executor);
+      BlockModule module = make_module(*executor, recorded);
       const NamedGradients gradients = module.backward(recorded.at("x"), recorded.at("grad_output"));
       std::size_t compared = 0;
       for (const auto& [name, want] : recorded.file.tensors) {
         if (!name.starts_with("grad.")) continue;
         const Array& got = gradients.arrays.at(samba_name(recorded.kind(), name.substr(5)));
         // A weight's gradient sums over the tokens of the batch besides.
-        const auto chain = std::max(recorded.chain(), static_cast<std::size_t>(recorded.at("x").size()) /
-                                                          static_cast<std::size_t>(module.d_model()));
+        const auto chain =
+            std::max(recorded.chain(recorded.at("x").shape()[1]),
+                     static_cast<std::size_t>(recorded.at("x").size()) / static_cast<std::size_t>(module.d_model()));
         check_close(got, want, chain, kGradientBound, name);
         ++compared;
       }
