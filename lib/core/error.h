@@ -18,6 +18,9 @@ enum class ErrorKind {
   internal,     // a defect of samba itself                          exit 70
 };
 
+// The class of a refusal because a computed value is NaN or infinite.
+inline constexpr const char* kNonFiniteClass = "non_finite";
+
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}

@@ -141,7 +141,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-AtomicFile::AtomicFile(Path target) : target_(std::move(target)) {
+AtomicFile::AtomicFile(Path target, unsigned mode) : target_(std::move(target)), mode_(mode) {
   if (target_.filename().empty()) refuse_value("cannot write " + target_.string() + ": a file name is needed");
   for (int attempt = 0; descriptor_ < 0; ++attempt) {
     temporary_ = target_;
@@ -187,7 +187,7 @@ void AtomicFile::write(const void* data, std::size_t bytes) {
 
 void AtomicFile::commit() {
   if (descriptor_ < 0) throw Error(ErrorKind::internal, "commit of a finished file: " + target_.string());
-  if (::fchmod(descriptor_, 0644 & ~process_umask()) != 0) fail("set the mode of", errno);
+  if (::fchmod(descriptor_, mode_ & ~process_umask()) != 0) fail("set the mode of", errno);
   if (::fsync(descriptor_) != 0) fail("make durable", errno);
   const int closed = ::close(std::exchange(descriptor_, -1));
   if (closed != 0) fail("close", errno);
@@ -197,8 +197,8 @@ void AtomicFile::commit() {
   sync_folder(folder.empty() ? Path(".") : folder);
 }
 
-void write_file_atomically(const Path& path, std::string_view content) {
-  AtomicFile file(path);
+void write_file_atomically(const Path& path, std::string_view content, unsigned mode) {
+  AtomicFile file(path, mode);
   file.write(content);
   file.commit();
 }

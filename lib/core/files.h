@@ -59,11 +59,11 @@ class MappedFile {
 };
 
 // A file being written: content goes to a new file in the target's folder (created exclusively, mode 0600); commit()
-// makes it durable and puts it in the target's place with mode 0644 less the umask. Without commit(), or when it fails,
-// the temporary file is removed and the target stays as it was.
+// makes it durable and puts it in the target's place with `mode` less the umask. Without commit(), or when it fails, the
+// temporary file is removed and the target stays as it was.
 class AtomicFile {
  public:
-  explicit AtomicFile(Path target);
+  explicit AtomicFile(Path target, unsigned mode = 0644);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -82,10 +82,11 @@ class AtomicFile {
 
   Path target_;
   Path temporary_;
+  unsigned mode_;
   int descriptor_ = -1;
 };
 
-void write_file_atomically(const Path& path, std::string_view content);
+void write_file_atomically(const Path& path, std::string_view content, unsigned mode = 0644);
 
 // fsync of a folder, so that names made or replaced in it are durable.
 void sync_folder(const Path& folder);

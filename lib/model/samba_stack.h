@@ -31,8 +31,6 @@ namespace samba {
 
 class Generator;
 
-inline constexpr const char* kNonFiniteClass = "non_finite";
-
 // The decode state of a fixed batch: one block state a layer.
 class SambaState {
  public:

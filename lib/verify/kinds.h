@@ -36,6 +36,11 @@ void run_checkpoint_variants(RunContext& run);
 void run_lowbit_pack(RunContext& run);
 void run_lowbit_expand(RunContext& run);
 
+// mlp (mlp_cases.cpp)
+void run_mlp_logits(RunContext& run);
+void run_mlp_train(RunContext& run);
+void run_mlp_checkpoint_variants(RunContext& run);
+
 // hashes (hash_suites.cpp, hash_stacks.cpp)
 void run_hash_block(RunContext& run);
 void run_samba_train(RunContext& run);
