@@ -130,6 +130,31 @@ LinearGradients linear_backward(Executor& executor, ConstArray upstream, ConstAr
   return {download(da, {m, k}), download(dw, {n, k})};
 }
 
+Array mlp_logits(Executor& executor, ConstArray x, ConstArray weight1, ConstArray bias1, ConstArray weight2,
+                 ConstArray bias2) {
+  check_matrix("mlp", "mlp x", x);
+  check_matrix("mlp", "mlp weight1", weight1);
+  check_matrix("mlp", "mlp weight2", weight2);
+  const Index rows = x.shape[0], hidden = weight1.shape[0], classes = weight2.shape[0];
+  check_shape("mlp weight1", weight1, {hidden, x.shape[1]});
+  check_shape("mlp bias1", bias1, {hidden});
+  check_shape("mlp weight2", weight2, {classes, hidden});
+  check_shape("mlp bias2", bias2, {classes});
+  const std::pair<const char*, const ConstArray&> inputs[] = {
+      {"mlp x", x}, {"mlp weight1", weight1}, {"mlp bias1", bias1}, {"mlp weight2", weight2}, {"mlp bias2", bias2}};
+  for (const auto& [name, array] : inputs) check_finite(name, array);
+  const Device device_x = upload(executor, x), w1 = upload(executor, weight1), b1 = upload(executor, bias1);
+  const Device w2 = upload(executor, weight2), b2 = upload(executor, bias2);
+  Device act(executor.memory(), rows * hidden), logits(executor.memory(), rows * classes);
+  LinearKernels& kernels = executor.linear();
+  kernels.gemm(Layout::nt, rows, hidden, x.shape[1], device_x.data(), w1.data(), act.data());
+  kernels.add_bias(rows, hidden, b1.data(), act.data());
+  executor.elementwise().relu_forward(rows * hidden, act.data(), act.data());
+  kernels.gemm(Layout::nt, rows, classes, hidden, act.data(), w2.data(), logits.data());
+  kernels.add_bias(rows, classes, b2.data(), logits.data());
+  return download(logits, {rows, classes});
+}
+
 Array rms_norm(Executor& executor, ConstArray x, ConstArray weight, double eps, bool offset) {
   check_matrix("rms_norm", "rms_norm input", x);
   const Index m = x.shape[0], d = x.shape[1];

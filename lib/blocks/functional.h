@@ -20,6 +20,11 @@ struct LinearGradients {
 };
 LinearGradients linear_backward(Executor& executor, ConstArray upstream, ConstArray input, ConstArray weight);
 
+// Two layers with a ReLU between them, of any sizes: x (m, k), weight1 (h, k), bias1 (h), weight2 (n, h), bias2 (n);
+// logits (m, n) = relu(x weight1^T + bias1) weight2^T + bias2.                                 section 4.1
+Array mlp_logits(Executor& executor, ConstArray x, ConstArray weight1, ConstArray bias1, ConstArray weight2,
+                 ConstArray bias2);
+
 // x (m, d), weight (d); `offset`: the scale is 1 + weight.                                    section 6
 Array rms_norm(Executor& executor, ConstArray x, ConstArray weight, double eps, bool offset = false);
 

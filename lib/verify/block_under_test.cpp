@@ -140,7 +140,7 @@ void check_counters(Checker& check, const std::string& where, const json& expect
 }
 
 void StageChecker::record(std::string_view name, const Shape& shape, const float* device) {
-  const std::string full = prefix_ + std::string(name);
+  const std::string full = prefix_ + std::string(name) + suffix_;
   const Array* want = run_.test.tensors.find(full);
   if (want == nullptr) return;
   Array got = Array::zeros(shape);

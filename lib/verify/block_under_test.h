@@ -60,12 +60,13 @@ void check_counters(Checker& check, const std::string& where, const json& expect
 // Compares what a call records with the "stage." tensors of the case, in the order of computation.
 class StageChecker final : public StageRecorder {
  public:
-  StageChecker(RunContext& run, std::string prefix) : run_(run), prefix_(std::move(prefix)) {}
+  explicit StageChecker(RunContext& run, std::string prefix, std::string suffix = "")
+      : run_(run), prefix_(std::move(prefix)), suffix_(std::move(suffix)) {}
   void record(std::string_view name, const Shape& shape, const float* device) override;
 
  private:
   RunContext& run_;
-  std::string prefix_;
+  std::string prefix_, suffix_;
 };
 
 }  // namespace samba::verify

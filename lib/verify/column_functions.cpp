@@ -1,4 +1,5 @@
 // The calls of lanes of plain functions, which every lane may make (test/golden/columns/README.md section 3).
+#include "samba/blocks/functional.h"
 #include "samba/numerics/fold.h"
 #include "samba/numerics/generator.h"
 #include "samba/train/accumulate.h"
@@ -250,6 +251,12 @@ void call_residual_dropout(Lane& lane, const json& call) {
   lane.add(call.at("grad_residual"), copy_of(upstream));
 }
 
+void call_mlp_logits(Lane& lane, const json& call) {
+  const auto array = [&](const char* name) -> const Array& { return lane.value(call.at(name)); };
+  lane.add(call.at("logits"), functional::mlp_logits(lane.run().executor, array("x"), array("weight1"), array("bias1"),
+                                                     array("weight2"), array("bias2")));
+}
+
 using FunctionCall = void (*)(Lane&, const json&);
 
 const std::map<std::string, FunctionCall> kFunctions = {
@@ -266,6 +273,7 @@ const std::map<std::string, FunctionCall> kFunctions = {
     {"optimizer", call_optimizer},
     {"schedule", call_schedule},
     {"residual_dropout", call_residual_dropout},
+    {"mlp_logits", call_mlp_logits},
 };
 
 }  // namespace

@@ -172,8 +172,10 @@ void run_column(RunContext& run) {
   const std::string type = lane.model().at("type");
   std::unique_ptr<LaneBlock> block;
   std::unique_ptr<LaneStack> stack;
+  std::unique_ptr<LaneMlp> mlp;
   if (type == "block") block = std::make_unique<LaneBlock>(lane);
   if (type == "stack") stack = std::make_unique<LaneStack>(lane);
+  if (type == "mlp") mlp = std::make_unique<LaneMlp>(lane);
   const auto perform = [&](const json& calls) {
     for (const json& call : calls) {
       if (call_function(lane, call)) continue;
@@ -181,6 +183,8 @@ void run_column(RunContext& run) {
         block->call(call);
       } else if (stack) {
         stack->call(call);
+      } else if (mlp) {
+        mlp->call(call);
       } else {
         refuse_corrupt("case", "functions have no op " + call.at("op").dump());
       }

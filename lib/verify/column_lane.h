@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "samba/model/mlp_inference.h"
+#include "samba/train/mlp_trainer.h"
 #include "samba/verify/block_under_test.h"
 #include "samba/verify/runner.h"
 #include "samba/verify/training.h"
@@ -104,6 +106,19 @@ class LaneStack {
   std::map<std::string, std::unique_ptr<SambaTrainer>> trainers_;
   std::map<std::string, std::unique_ptr<SambaState>> states_;
   TemporaryFolder folder_;
+};
+
+class LaneMlp {
+ public:
+  explicit LaneMlp(Lane& lane) : lane_(lane) {}
+  void call(const json& call);
+
+ private:
+  void make(const json& call);
+
+  Lane& lane_;
+  std::unique_ptr<MlpInference> inference_;
+  std::unique_ptr<MlpTrainer> trainer_;
 };
 
 // The results of "pair" from the logits of each token of a greedy decoding.
