@@ -45,7 +45,7 @@ class ElementwiseKernels {
   // dx = F(act) > 0 ? F(dy) : +0, act being what relu_forward gave              spec 50 section B3 step 6
   virtual void relu_backward(Index n, const float* act, const float* dy, float* dx) = 0;
 
-  // t = F(tanh(div(x, cap))); out = F(t * F(cap)); squashed = t, or null     docs/stack_arithmetic.md section 4
+  // t = F(tanh(div(x, cap))); out = F(t * F(cap)); squashed = t, or null     docs/stack_arithmetic.md
   virtual void softcap_forward(Index n, float cap, const float* x, float* squashed, float* out) = 0;
   // dx = F(F(dy) * F(1 - F(squashed * squashed))); dx may be dy
   virtual void softcap_backward(Index n, const float* squashed, const float* dy, float* dx) = 0;
