@@ -65,7 +65,6 @@ inline void check_golden_on_cpu(const Golden& golden, const Golden& some) {
   }
 }
 
-inline const char* const kNoFixed15 = "samba has no numeric profile fixed15_v1";
 inline const char* const kUntypedLength = "the interface cannot hold a length that is no integer";
 
 }  // namespace samba

@@ -7,21 +7,8 @@
 namespace samba {
 namespace {
 
-Reasons fixed15(const std::vector<std::string>& ids) {
-  Reasons reasons;
-  for (const std::string& id : ids) reasons[id] = kNoFixed15;
-  return reasons;
-}
-
-Golden transformer_cases() {
-  return {{"attention"},
-          139,
-          fixed15({"attention/fixed15_default", "attention/fixed15_options", "attention/fixed15_tiny",
-                   "attention/fixed15_zero_rows", "attention/session_fixed15"})};
-}
-Golden transformer_backward_cases() {
-  return {{"attention_backward"}, 62, fixed15({"attention_backward/refuse_option_fixed15"})};
-}
+Golden transformer_cases() { return {{"attention"}, 139}; }
+Golden transformer_backward_cases() { return {{"attention_backward"}, 62}; }
 Golden mamba1_cases() {
   return {{"mamba1"},
           121,

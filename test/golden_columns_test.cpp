@@ -13,10 +13,6 @@ bool is_large(const std::string& id) {
 
 Golden small_columns(const std::string& fixture, std::size_t cases) {
   Golden golden = {{"columns"}, cases};
-  for (const char* name : {"base", "odd", "denormal", "denormal_ftz", "dupes", "hashed"}) {
-    const std::string id = std::string("columns/gemm-int15[") + name + "].train";
-    if (id.find(fixture) != std::string::npos) golden.not_applicable[id] = kNoFixed15;
-  }
   golden.options.id_part = fixture;
   golden.options.accept = [](const std::string& id, const std::string&) { return !is_large(id); };
   return golden;

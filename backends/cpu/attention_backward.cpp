@@ -122,7 +122,9 @@ void attention_backward_block(const AttentionGradient& gradient, const Attention
   const Rows values{gradient.v + map.kv_column, map.kv_stride, INT64_MAX, 0};
 
   fill_panel(queries, shape.head_dim, slot.panel);
-  softmax_block(shape, slot.panel, keys, !masked_keys_are_harmless(shape.head_dim, query_peak, key_peak),
+  const auto score = [&](float scale, Index first, Index end)
+                         HWY_ATTR { product_panel(slot.panel, keys, shape.head_dim, scale, first, end, slot.weights); };
+  softmax_block(shape, score, !masked_keys_are_harmless(shape.head_dim, query_peak, key_peak),
                 BlockCells{&block, slot.weights, shape.queries, stage_rows}, AttentionStages{});
 
   const BlockCells cells{&block, slot.d_scores, shape.queries, stage_rows};

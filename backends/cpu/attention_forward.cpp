@@ -52,6 +52,37 @@ void score_few(const AttentionShape& shape, const RowMap& map, const float* q, c
   }
 }
 
+// The same from codes; `codes` has room for the rows of the queries.
+void score_few_codes(const AttentionShape& shape, const RowMap& map, const float* q, const KeyValueView& view,
+                     Index first_row, Index rows, float* panel, std::int16_t* codes, float* cells, Index padded) {
+  struct Queries {
+    const std::int16_t* codes;
+    Index head_dim;
+    std::int32_t exponents[static_cast<std::size_t>(kFewRows)];
+    const std::int16_t* operator[](Index row) const { return codes + row * head_dim; }
+    std::int32_t exponent(Index row) const { return exponents[row]; }
+  };
+  Queries queries{codes, shape.head_dim, {}};
+  for (Index row = 0; row < rows; ++row) {
+    queries.exponents[row] =
+        fixed15::quantize_row(q + map.offset(first_row + row), shape.head_dim, codes + row * shape.head_dim);
+  }
+  const CodeRows keys = span_codes(shape, view, map.batch_row, map.kv_head);
+  const float scale = samba::elementary::rsqrt(static_cast<float>(shape.head_dim));
+  const Index span = shape.keys();
+  CodePanel key_panel{reinterpret_cast<std::int32_t*>(panel), {}};
+  for (Index key = 0; key < span; key += kBlockRows) {
+    const std::int16_t* pointers[static_cast<std::size_t>(kBlockRows)];
+    for (Index i = 0; i < kBlockRows; ++i) {
+      const Index at = std::min(key + i, span - 1);
+      pointers[i] = keys[at];
+      key_panel.exponents[i] = keys.exponent(at);
+    }
+    key_panel.fill(pointers, shape.head_dim);
+    code_panel(key_panel, queries, shape.head_dim, scale, 0, rows, cells + key, padded);
+  }
+}
+
 // cells[i] += 0 for keys in [first, end), -FLT_MAX elsewhere; returns the maximum of all. Cells behind the span repeat
 // its last key as a masked one, which is never above that key itself.
 float mask_row(float* cells, Index padded, Index first, Index end) {
@@ -154,7 +185,11 @@ void attention_few(const AttentionShape& shape, const float* q, const KeyValueVi
   float* cells = panel + shape.head_dim * kBlockRows;
   float* out = cells + rows * padded;
   float* chunk = out + rows * width;
-  score_few(shape, map, q, view, first_row, rows, panel, cells, padded);
+  if (view.key_codes != nullptr) {  // the codes of the queries stand where their context comes later
+    score_few_codes(shape, map, q, view, first_row, rows, panel, reinterpret_cast<std::int16_t*>(out), cells, padded);
+  } else {
+    score_few(shape, map, q, view, first_row, rows, panel, cells, padded);
+  }
   for (Index r = 0; r < rows; ++r) {
     const Index p = map.position(first_row + r);
     softmax_few(shape, cells + r * padded, padded, shape.first_visible(p) - shape.first_key(),
@@ -187,10 +222,30 @@ void attention_block(const AttentionShape& shape, const float* q, const KeyValue
   block.set(shape, rows, [&](Index r) { return map.position(first_row + r); });
   float* panel = scratch;
   float* tile = scratch + shape.head_dim * kBlockRows;
-  fill_panel(pointers, shape.head_dim, panel);
   const bool whole_span = wants_any(stages) || !masked_keys_are_harmless(shape.head_dim, query_peak, key_peak);
-  softmax_block(shape, panel, span_rows(shape, view, view.keys, batch_row, kv_head), whole_span,
-                BlockCells{&block, tile, shape.keys(), stage_rows}, stages);
+  const BlockCells cells{&block, tile, shape.keys(), stage_rows};
+  if (view.key_codes != nullptr) {
+    CodePanel codes{reinterpret_cast<std::int32_t*>(panel), {}};
+    auto* rows_of_codes = reinterpret_cast<std::int16_t*>(panel + shape.head_dim / 2 * kBlockRows);
+    const std::int16_t* code_pointers[static_cast<std::size_t>(kBlockRows)];
+    for (Index r = 0; r < kBlockRows; ++r) {
+      std::int16_t* row = rows_of_codes + r * shape.head_dim;
+      codes.exponents[r] = fixed15::quantize_row(pointers[r], shape.head_dim, row);
+      code_pointers[r] = row;
+    }
+    codes.fill(code_pointers, shape.head_dim);
+    const auto score = [&](float scale, Index first, Index end) HWY_ATTR {
+      code_panel(codes, span_codes(shape, view, batch_row, kv_head), shape.head_dim, scale, first, end, tile);
+    };
+    softmax_block(shape, score, whole_span, cells, stages);
+  } else {
+    fill_panel(pointers, shape.head_dim, panel);
+    const auto score = [&](float scale, Index first, Index end) HWY_ATTR {
+      const Rows keys = span_rows(shape, view, view.keys, batch_row, kv_head);
+      product_panel(panel, keys, shape.head_dim, scale, first, end, tile);
+    };
+    softmax_block(shape, score, whole_span, cells, stages);
+  }
   chain_panel(block, tile, span_rows(shape, view, view.values, batch_row, kv_head), shape.head_dim, panel);
   store_panel(panel, rows, shape.head_dim, [&](Index r) { return context + map.offset(first_row + r); });
 }

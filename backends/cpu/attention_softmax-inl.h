@@ -107,15 +107,17 @@ inline void take_weights(const RowBlock& block, float* tile, const float* denomi
   }
 }
 
-// The weights of a block whose rows stand in `panel` [head_dim][kBlockRows], in cells.tile. With `whole_span` the
-// masked keys are scored as well: stages want them, and so does a row whose maximum they may be.
-inline void softmax_block(const AttentionShape& shape, const float* panel, const Rows& keys, bool whole_span,
-                          const BlockCells& cells, const AttentionStages& stages) {
+// The weights of a block in cells.tile; score(scale, first, end) writes its scaled products with the keys [first, end)
+// there. With `whole_span` the masked keys are scored as well: stages want them, and so does a row whose maximum they
+// may be.
+template <class Score>
+inline void softmax_block(const AttentionShape& shape, Score&& score, bool whole_span, const BlockCells& cells,
+                          const AttentionStages& stages) {
   const RowBlock& block = *cells.block;
   const Index first = whole_span ? 0 : block.first;
   const Index end = whole_span ? cells.span : block.end;
   const float scale = samba::elementary::rsqrt(static_cast<float>(shape.head_dim));
-  product_panel(panel, keys, shape.head_dim, scale, first, end, cells.tile);
+  score(scale, first, end);
   if (shape.softcap) {
     const Vector cap = splat(*shape.softcap);
     for (Index i = first * kBlockRows; i < end * kBlockRows; i += kLanes) {

@@ -5,6 +5,7 @@
 #include "samba/backends/cpu/conv.h"
 #include "samba/backends/cpu/elementwise.h"
 #include "samba/backends/cpu/embedding.h"
+#include "samba/backends/cpu/fixed15.h"
 #include "samba/backends/cpu/linear.h"
 #include "samba/backends/cpu/loss.h"
 #include "samba/backends/cpu/mamba1.h"
@@ -69,6 +70,7 @@ class CpuExecutor final : public Executor {
   ConvKernels& conv() override { return conv_; }
   ElementwiseKernels& elementwise() override { return elementwise_; }
   EmbeddingKernels& embedding() override { return embedding_; }
+  Fixed15Kernels& fixed15() override { return fixed15_; }
   LinearKernels& linear() override { return linear_; }
   LossKernels& loss() override { return loss_; }
   Mamba1Kernels& mamba1() override { return mamba1_; }
@@ -87,6 +89,7 @@ class CpuExecutor final : public Executor {
   ConvCpu conv_{context_};
   ElementwiseCpu elementwise_{context_};
   EmbeddingCpu embedding_{context_};
+  Fixed15Cpu fixed15_{context_};
   LinearCpu linear_{context_};
   LossCpu loss_{context_};
   Mamba1Cpu mamba1_{context_};

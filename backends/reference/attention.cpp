@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "samba/backends/reference/clones.h"
+#include "samba/backends/reference/fixed15.h"
 #include "samba/numerics/elementary.h"
+#include "samba/numerics/fixed15.h"
 #include "samba/numerics/float32.h"
 #include "samba/numerics/fold.h"
 
@@ -34,18 +36,44 @@ float soft_cap(float score, float softcap) {
   return mul(flush(elementary::tanh(div(score, cap))), cap);
 }
 
+// Step 7's product of the query with the keys of the span, by the profile of the view.
+class ScoreDots {
+ public:
+  ScoreDots(Index head_dim, const float* q, const KeyValueView& view)
+      : head_dim_(head_dim),
+        q_(q),
+        view_(view),
+        codes_(static_cast<std::size_t>(view.key_codes != nullptr ? head_dim : 0)) {
+    if (view.key_codes != nullptr) exponent_ = quantize_row(head_dim, q, codes_.data());
+  }
+  float operator()(Index key_row) const {
+    if (view_.key_codes != nullptr) {
+      const std::int64_t sum = fixed15_dot(head_dim_, codes_.data(), view_.key_codes + key_row);
+      return fixed15_cell(sum, exponent_, view_.key_exponents[key_row / head_dim_]);
+    }
+    const auto element = [](const float* values) { return [values](Index i) { return values[i]; }; };
+    return dot(head_dim_, element(q_), element(view_.keys + key_row));
+  }
+
+ private:
+  Index head_dim_;
+  const float* q_;
+  const KeyValueView& view_;
+  std::vector<std::int16_t> codes_;
+  std::int32_t exponent_ = 0;
+};
+
 // Steps 7 to 12 of the query `q` [head_dim] at span index `at` (its own key's).
 SAMBA_FMA_CLONES
 void softmax_row(const AttentionShape& shape, Index batch_row, Index kv_head, Index at, const float* q,
                  const KeyValueView& view, Row& row) {
   const float scale = elementary::rsqrt(static_cast<float>(shape.head_dim));
+  const ScoreDots dots(shape.head_dim, q, view);
   const Index first_key = shape.first_key();
   row.first = static_cast<std::size_t>(shape.first_visible(first_key + at) - first_key);
   row.end = static_cast<std::size_t>(at + 1);
   for (std::size_t s = 0; s < row.scores.size(); ++s) {
-    const float* key = view.keys + view.row(batch_row, kv_head, first_key + static_cast<Index>(s));
-    const auto element = [](const float* values) { return [values](Index i) { return values[i]; }; };
-    float score = mul(dot(shape.head_dim, element(q), element(key)), scale);
+    float score = mul(dots(view.row(batch_row, kv_head, first_key + static_cast<Index>(s))), scale);
     if (shape.softcap) score = soft_cap(score, *shape.softcap);
     const bool visible = s >= row.first && s < row.end;
     row.scores[s] = score;

@@ -5,6 +5,7 @@
 #include "samba/backends/reference/conv.h"
 #include "samba/backends/reference/elementwise.h"
 #include "samba/backends/reference/embedding.h"
+#include "samba/backends/reference/fixed15.h"
 #include "samba/backends/reference/linear.h"
 #include "samba/backends/reference/loss.h"
 #include "samba/backends/reference/mamba1.h"
@@ -30,6 +31,7 @@ class ReferenceExecutor final : public Executor {
   ConvKernels& conv() override { return conv_; }
   ElementwiseKernels& elementwise() override { return elementwise_; }
   EmbeddingKernels& embedding() override { return embedding_; }
+  Fixed15Kernels& fixed15() override { return fixed15_; }
   LinearKernels& linear() override { return linear_; }
   LossKernels& loss() override { return loss_; }
   Mamba1Kernels& mamba1() override { return mamba1_; }
@@ -46,6 +48,7 @@ class ReferenceExecutor final : public Executor {
   ConvReference conv_;
   ElementwiseReference elementwise_;
   EmbeddingReference embedding_;
+  Fixed15Reference fixed15_;
   LinearReference linear_;
   LossReference loss_;
   Mamba1Reference mamba1_;

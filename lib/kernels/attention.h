@@ -2,6 +2,7 @@
 // spec 21 section 5 steps 9 to 14).
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "samba/core/array.h"
@@ -30,13 +31,16 @@ struct AttentionShape {
 
 // Where the keys and values of the span lie. The row of the key at absolute position p, KV head g, batch row b is
 //   keys + b*batch_stride + g*head_stride + slot(p)*slot_stride,   slot(p) = ring > 0 ? p % ring : p - origin
-// and head_dim consecutive floats there; the same for values.
+// and head_dim consecutive floats there; the same for values. Under numeric_profile fixed15_v1 the codes of the keys
+// (samba/kernels/fixed15.h) lie in the same layout, and the exponent of a key's row at row(...) / head_dim.
 struct KeyValueView {
   const float* keys = nullptr;
   const float* values = nullptr;
   Index batch_stride = 0, head_stride = 0, slot_stride = 0;
   Index ring = 0;
   Index origin = 0;
+  const std::int16_t* key_codes = nullptr;  // null: fp32_v1
+  const std::int32_t* key_exponents = nullptr;
 
   Index slot(Index p) const { return ring > 0 ? p % ring : p - origin; }
   Index row(Index batch_row, Index kv_head, Index p) const {  // offset of a key's (and value's) first float
@@ -67,7 +71,8 @@ class AttentionKernels {
  public:
   virtual ~AttentionKernels() = default;
 
-  // q (rotated), context: [batch * queries, n_heads * head_dim].
+  // q (rotated), context: [batch * queries, n_heads * head_dim]. With codes of the keys in the view the scores are
+  // those of fixed15_v1: the rows of q are quantised, head by head, and multiplied by the keys' codes.
   virtual void attention_forward(const AttentionShape& shape, const float* q, const KeyValueView& view, float* context,
                                  const AttentionStages& stages) = 0;
 

@@ -10,6 +10,7 @@
 #include "samba/kernels/conv.h"
 #include "samba/kernels/elementwise.h"
 #include "samba/kernels/embedding.h"
+#include "samba/kernels/fixed15.h"
 #include "samba/kernels/linear.h"
 #include "samba/kernels/loss.h"
 #include "samba/kernels/mamba1.h"
@@ -34,6 +35,7 @@ class Executor {
   virtual Memory& memory() = 0;
   virtual ElementwiseKernels& elementwise() = 0;
   virtual LinearKernels& linear() = 0;
+  virtual Fixed15Kernels& fixed15() = 0;
   virtual NormKernels& norm() = 0;
   virtual EmbeddingKernels& embedding() = 0;
   virtual RandomKernels& random() = 0;

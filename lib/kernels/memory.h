@@ -77,6 +77,7 @@ class Workspace {
 
   float* floats(Index count) { return static_cast<float*>(take(count, sizeof(float))); }
   std::int32_t* ints(Index count) { return static_cast<std::int32_t*>(take(count, sizeof(std::int32_t))); }
+  std::int16_t* codes(Index count) { return static_cast<std::int16_t*>(take(count, sizeof(std::int16_t))); }
   std::size_t reserved_bytes() const;
 
   class Scope {

@@ -1,5 +1,6 @@
 // The calls of lanes of plain functions, which every lane may make (test/golden/columns/README.md section 3).
 #include "samba/blocks/functional.h"
+#include "samba/numerics/fixed15.h"
 #include "samba/numerics/fold.h"
 #include "samba/numerics/generator.h"
 #include "samba/train/accumulate.h"
@@ -257,6 +258,53 @@ void call_mlp_logits(Lane& lane, const json& call) {
                                                      array("weight2"), array("bias2")));
 }
 
+// The codes as planes of 8 bits: code = 128 * hi + lo.
+void call_int15_quantize(Lane& lane, const json& call) {
+  const Array& x = lane.value(call.at("x"));
+  const Index rows = x.shape().at(0), k = x.shape().at(1);
+  Executor& executor = lane.run().executor;
+  DeviceArray<std::int16_t> device_codes(executor.memory(), rows * k);
+  DeviceArray<std::int32_t> device_exponents(executor.memory(), rows);
+  executor.fixed15().quantize(rows, k, DeviceFloats(executor, x), device_codes.data(), device_exponents.data());
+  std::vector<std::int16_t> codes(static_cast<std::size_t>(rows * k));
+  device_codes.download(codes.data());
+  Array high(DType::int8, x.shape()), low(DType::int8, x.shape()), exponents(DType::int32, {rows});
+  device_exponents.download(exponents.values<std::int32_t>().data());
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    high.values<std::int8_t>()[i] = static_cast<std::int8_t>(codes[i] >> 7);
+    low.values<std::int8_t>()[i] = static_cast<std::int8_t>(codes[i] & 127);
+  }
+  lane.add(call.at("hi"), std::move(high));
+  lane.add(call.at("lo"), std::move(low));
+  lane.add(call.at("exponents"), std::move(exponents));
+}
+
+void call_int15_gemm(Lane& lane, const json& call) {
+  const Array& a = lane.value(call.at("a"));
+  const Array& b = lane.value(call.at("b"));
+  const Index m = a.shape().at(0), n = b.shape().at(0), k = a.shape().at(1);
+  Executor& executor = lane.run().executor;
+  const auto prepared = executor.fixed15().prepare(n, k, DeviceFloats(executor, b));
+  DeviceFloats c(executor, m * n);
+  executor.fixed15().linear(*prepared, m, DeviceFloats(executor, a), c);
+  lane.add(call.at("c"), c.array({m, n}));
+}
+
+void call_int15_expand(Lane& lane, const json& call) {
+  const Array& high = lane.value(call.at("hi"));
+  const Array& low = lane.value(call.at("lo"));
+  const Array& exponents = lane.value(call.at("exponents"));
+  const Index k = high.shape().at(1);
+  Array y = Array::zeros(high.shape());
+  for (Index i = 0; i < y.size(); ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const int code = 128 * high.values<std::int8_t>()[at] + low.values<std::int8_t>()[at];
+    const float scale = power_of_two(exponents.values<std::int32_t>()[static_cast<std::size_t>(i / k)]);
+    y.floats()[at] = mul(static_cast<float>(code), scale);
+  }
+  lane.add(call.at("y"), std::move(y));
+}
+
 using FunctionCall = void (*)(Lane&, const json&);
 
 const std::map<std::string, FunctionCall> kFunctions = {
@@ -274,6 +322,9 @@ const std::map<std::string, FunctionCall> kFunctions = {
     {"schedule", call_schedule},
     {"residual_dropout", call_residual_dropout},
     {"mlp_logits", call_mlp_logits},
+    {"int15_quantize", call_int15_quantize},
+    {"int15_gemm", call_int15_gemm},
+    {"int15_expand", call_int15_expand},
 };
 
 }  // namespace

@@ -52,7 +52,6 @@ void refuse_missing_features(const Case& test) {
   const bool mlp = test.kind.starts_with("mlp") || model.value("type", "") == "mlp";
   if (format != "float32" && !mlp) missing(format + " weights");
   for (const json& need : body.at("needs")) {
-    if (need == "fixed15") missing("numeric profile fixed15_v1");
     if (need == "refusal.untyped") throw NotApplicable("the interface cannot hold a length that is no integer");
   }
 }

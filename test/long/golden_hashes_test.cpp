@@ -8,10 +8,6 @@ namespace {
 
 Golden transformer_suite() {
   Golden golden = {{"hashes/transformer.json"}, 34};
-  for (const char* id :
-       {"fixed15_d256_l200_decode", "fixed15_qwen3_d768_l64", "fixed15_gemma_window_d256_l130_decode"}) {
-    golden.not_applicable[std::string("transformer/") + id] = kNoFixed15;
-  }
   for (const char* id : {"bf16_d256_l130_decode", "bf16_d768_l64"}) {
     golden.not_applicable[std::string("transformer/") + id] = "samba has no bfloat16 weights";
   }

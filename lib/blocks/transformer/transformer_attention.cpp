@@ -89,10 +89,12 @@ void TransformerBlock::attend(const Call& call) {
     view.slot_stride = options_.key_width();
     view.head_stride = options_.head_dim;
     view.batch_stride = call.length * view.slot_stride;
+    quantize_keys(call, call.rows() * options_.n_kv_heads, view);
     attend_to(call, shape, view);
     if (state != nullptr) store();
   } else if (options_.window == 0 || call.length == 1) {
     store();
+    if (options_.fixed15()) state->quantize_keys(executor_.fixed15(), shape.first_position + call.length);
     attend_to(call, shape, state->view());
   } else {
     const Index span = shape.keys();
@@ -108,10 +110,21 @@ void TransformerBlock::attend(const Call& call) {
     view.batch_stride = options_.n_kv_heads * view.head_stride;
     view.origin = shape.first_key();
     kernels.store_keys_values(shape, a.k_rope, a.v, keys, values, view);
+    quantize_keys(call, call.batch * options_.n_kv_heads * span, view);
     attend_to(call, shape, view);
     store();
   }
   if (state != nullptr) state->advance(call.length);
+}
+
+// The codes of the view's keys, `rows` dense rows of head_dim values, for the length of the call.
+void TransformerBlock::quantize_keys(const Call& call, Index rows, KeyValueView& view) {
+  if (!options_.fixed15()) return;
+  std::int16_t* codes = call.workspace.codes(rows * options_.head_dim);
+  std::int32_t* exponents = call.workspace.ints(rows);
+  executor_.fixed15().quantize(rows, options_.head_dim, view.keys, codes, exponents);
+  view.key_codes = codes;
+  view.key_exponents = exponents;
 }
 
 void TransformerBlock::attend_to(const Call& call, const AttentionShape& shape, const KeyValueView& view) {

@@ -6,6 +6,7 @@
 
 #include "samba/blocks/transformer/transformer_call.h"
 #include "samba/core/error.h"
+#include "samba/numerics/fixed15.h"
 
 namespace samba {
 
@@ -54,6 +55,7 @@ void TransformerBlock::bind_weights(std::span<const float* const> weights) {
   const auto prepare = [&](W which) -> std::unique_ptr<PreparedWeight> {
     if (!options_.has(which)) return nullptr;
     const Shape shape = options_.weight_shape(which);
+    if (options_.fixed15()) return executor_.fixed15().prepare(shape[0], shape[1], weight(which));
     return executor_.linear().prepare(shape[0], shape[1], weight(which));
   };
   q_proj_ = prepare(W::q_proj);
@@ -66,14 +68,21 @@ void TransformerBlock::bind_weights(std::span<const float* const> weights) {
 }
 
 void TransformerBlock::weights_changed() {
-  LinearKernels& linear = executor_.linear();
-  linear.refresh(*q_proj_, weight(W::q_proj));
-  linear.refresh(*k_proj_, weight(W::k_proj));
-  linear.refresh(*v_proj_, weight(W::v_proj));
-  linear.refresh(*o_proj_, weight(W::o_proj));
-  if (gate_proj_ != nullptr) linear.refresh(*gate_proj_, weight(W::gate_proj));
-  linear.refresh(*up_proj_, weight(W::up_proj));
-  linear.refresh(*down_proj_, weight(W::down_proj));
+  const auto refresh = [&](PreparedWeight* prepared, W which) {
+    if (prepared == nullptr) return;
+    if (options_.fixed15()) {
+      executor_.fixed15().refresh(*prepared, weight(which));
+    } else {
+      executor_.linear().refresh(*prepared, weight(which));
+    }
+  };
+  refresh(q_proj_.get(), W::q_proj);
+  refresh(k_proj_.get(), W::k_proj);
+  refresh(v_proj_.get(), W::v_proj);
+  refresh(o_proj_.get(), W::o_proj);
+  refresh(gate_proj_.get(), W::gate_proj);
+  refresh(up_proj_.get(), W::up_proj);
+  refresh(down_proj_.get(), W::down_proj);
 }
 
 std::unique_ptr<BlockState> TransformerBlock::allocate_state(Index batch_size, Index max_tokens) const {
@@ -88,8 +97,8 @@ void TransformerBlock::check_call(const BlockState* state, Index length) const {
   if (state != nullptr) {
     const auto* cache = dynamic_cast<const TransformerState*>(state);
     if (cache == nullptr || cache->n_kv_heads() != options_.n_kv_heads || cache->head_dim() != options_.head_dim ||
-        cache->window() != options_.window) {
-      refuse_value("the state belongs to a block of another kind, n_kv_heads, head_dim or window");
+        cache->window() != options_.window || cache->fixed15() != options_.fixed15()) {
+      refuse_value("the state belongs to a block of another kind, n_kv_heads, head_dim, window or numeric_profile");
     }
     first = cache->cached_tokens();
     capacity = cache->max_tokens();
@@ -113,6 +122,15 @@ void TransformerBlock::check_differentiable(const TransformerOptions& options, c
   if (const auto option = options.first_not_default()) {
     refuse_unsupported(method + " is offered for the default block options only; option " + *option +
                        " is not the default");
+  }
+}
+
+void TransformerBlock::check_contractions() const {
+  if (!options_.fixed15()) return;
+  for (const Index k : {options_.d_model, options_.query_width(), options_.intermediate, options_.head_dim}) {
+    if (k <= kLongestFixed15Sum) continue;
+    refuse_value("under numeric_profile fixed15_v1 a product sums over k <= " + std::to_string(kLongestFixed15Sum) +
+                 " terms, this block has k = " + std::to_string(k));
   }
 }
 
@@ -166,6 +184,7 @@ void TransformerBlock::run_forward(const Call& call) {
   const Workspace::Scope scope(call.workspace);
   const TransformerActivations& a = call.a;
   const Index rows = call.rows(), dm = options_.d_model, wide = options_.intermediate;
+  check_contractions();
   rotary_->reserve(call.first_position() + call.length);
 
   normalize(W::input_norm, W::input_norm_bias, rows, call.x, a.norm1, a.norm1_sumsq);
@@ -230,7 +249,11 @@ void TransformerBlock::normalize(W scale, W bias, Index rows, const float* x, fl
 }
 
 void TransformerBlock::project(const PreparedWeight& prepared, W bias, Index rows, const float* x, float* y) {
-  executor_.linear().linear(prepared, rows, x, y);
+  if (options_.fixed15()) {
+    executor_.fixed15().linear(prepared, rows, x, y);
+  } else {
+    executor_.linear().linear(prepared, rows, x, y);
+  }
   if (options_.has(bias)) executor_.linear().add_bias(rows, prepared.rows(), weight(bias), y);
 }
 

@@ -67,12 +67,15 @@ class TransformerBlock final : public Block {
   // Places the activations in `store` and returns the floats they take. Without `keep` the MLP reuses its arrays.
   Index lay_out(Index rows, bool keep, float* store, TransformerActivations& activations) const;
 
+  // Refuses (Error(value)) contractions too long for fixed15_v1: the last refusal of a call (spec 20 section 9).
+  void check_contractions() const;
   void run_forward(const Call& call);  // everything before down_proj
   void finish_forward(const Call& call, float* y);
   void project_heads(const Call& call);
   void record_inverse_frequencies(const Call& call);
   AttentionShape attention_shape(Index batch, Index length, Index first_position) const;
   void attend(const Call& call);
+  void quantize_keys(const Call& call, Index rows, KeyValueView& view);
   void attend_to(const Call& call, const AttentionShape& shape, const KeyValueView& view);
   void record_span(const Call& call, const AttentionShape& shape, const KeyValueView& view);
   void activate(const Call& call);

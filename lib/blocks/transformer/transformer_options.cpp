@@ -114,6 +114,7 @@ std::optional<std::string> TransformerOptions::first_not_default() const {
   if (mlp != standard.mlp) return "mlp";
   if (qk_norm) return "qk_norm";
   if (attn_softcap) return "attn_softcap";
+  if (numeric_profile != standard.numeric_profile) return "numeric_profile";
   return std::nullopt;
 }
 

@@ -15,6 +15,8 @@ namespace samba {
 enum class TransformerNorm { rmsnorm, layernorm, rmsnorm_offset };
 enum class TransformerMlp { swiglu, geglu, geglu_tanh, gelu, gelu_tanh };  // the first three are gated
 
+enum class NumericProfile { fp32_v1, fixed15_v1 };  // fixed15_v1: spec 20 section 10
+
 // Every tensor a block can have, in registry order.
 enum class TransformerWeight {
   input_norm,
@@ -62,11 +64,14 @@ struct TransformerOptions {
   TransformerMlp mlp = TransformerMlp::swiglu;
   bool qk_norm = false;
   std::optional<float> attn_softcap;
+  NumericProfile numeric_profile = NumericProfile::fp32_v1;
 
   Index query_width() const { return n_heads * head_dim; }
   Index key_width() const { return n_kv_heads * head_dim; }
   Index rotary_dim() const { return rope_dim == 0 ? head_dim : rope_dim; }
   bool gated() const { return mlp != TransformerMlp::gelu && mlp != TransformerMlp::gelu_tanh; }
+
+  bool fixed15() const { return numeric_profile == NumericProfile::fixed15_v1; }
 
   bool has(TransformerWeight weight) const;
   Shape weight_shape(TransformerWeight weight) const;

@@ -343,11 +343,12 @@ class Parser {
     }
   }
 
-  void read_numeric_profile() const {
+  void read_numeric_profile() {
     const std::string profile = text("numeric_profile", "fp32_v1");
     if (profile == "fp32_v1") return;
     if (profile == "fixed15_v1") {
-      refuse_unsupported("numeric_profile fixed15_v1 is not offered by this program; accepted: the default, fp32_v1");
+      options_.numeric_profile = NumericProfile::fixed15_v1;
+      return;
     }
     refuse_value("numeric_profile '" + profile + "' is not offered; registered: fp32_v1, fixed15_v1");
   }

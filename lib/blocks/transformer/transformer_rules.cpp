@@ -44,6 +44,11 @@ class TransformerRules final : public BlockRules {
     check("window", of_state->options_.window, options_.window);
     check("n_kv_heads", of_state->options_.n_kv_heads, options_.n_kv_heads);
     check("head_dim", of_state->options_.head_dim, options_.head_dim);
+    if (of_state->options_.fixed15() != options_.fixed15()) {
+      const auto profile = [](const TransformerOptions& of) { return of.fixed15() ? "fixed15_v1" : "fp32_v1"; };
+      refuse_value("numeric_profile of the state is " + std::string(profile(of_state->options_)) +
+                   ", that of the block is " + profile(options_));
+    }
   }
   [[noreturn]] void refuse_batch(Index of_x, Index of_state) const override {
     refuse_value("the batch size of x is " + std::to_string(of_x) + ", that of the state is " +

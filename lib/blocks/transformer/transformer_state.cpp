@@ -27,8 +27,11 @@ TransformerState::TransformerState(Memory& memory, const TransformerOptions& opt
       head_dim_(options.head_dim),
       max_tokens_(checked("max_tokens", max_tokens)),
       window_(options.window),
+      fixed15_(options.fixed15()),
       keys_(memory, element_count({batch_size_, n_kv_heads_, capacity(), head_dim_})),
-      values_(memory, keys_.size()) {
+      values_(memory, keys_.size()),
+      key_codes_(memory, fixed15_ ? keys_.size() : 0),
+      key_exponents_(memory, fixed15_ ? keys_.size() / head_dim_ : 0) {
   reset();
 }
 
@@ -36,6 +39,7 @@ void TransformerState::reset() {
   keys_.zero();
   values_.zero();
   cached_tokens_ = 0;
+  quantized_tokens_ = 0;
 }
 
 std::unique_ptr<BlockState> TransformerState::clone() const {
@@ -43,6 +47,7 @@ std::unique_ptr<BlockState> TransformerState::clone() const {
   options.n_kv_heads = n_kv_heads_;
   options.head_dim = head_dim_;
   options.window = window_;
+  options.numeric_profile = fixed15_ ? NumericProfile::fixed15_v1 : NumericProfile::fp32_v1;
   auto copy = std::make_unique<TransformerState>(memory_, options, batch_size_, max_tokens_);
   memory_.copy(copy->keys_.data(), keys_.data(), keys_.byte_size());
   memory_.copy(copy->values_.data(), values_.data(), values_.byte_size());
@@ -106,6 +111,7 @@ void TransformerState::set(const ConstArrayMap& pieces, const std::map<std::stri
   replace("k_cache", keys_);
   replace("v_cache", values_);
   cached_tokens_ = cached;
+  quantized_tokens_ = 0;
 }
 
 Array TransformerState::export_piece(const DeviceArray<float>& cache) const {
@@ -173,7 +179,25 @@ KeyValueView TransformerState::view() const {
   view.head_stride = capacity() * head_dim_;
   view.batch_stride = n_kv_heads_ * view.head_stride;
   view.ring = window_;
+  view.key_codes = key_codes_.data();
+  view.key_exponents = key_exponents_.data();
   return view;
+}
+
+void TransformerState::quantize_keys(Fixed15Kernels& kernels, Index end) {
+  const KeyValueView layout = view();
+  const Index first = std::max(quantized_tokens_, end - capacity());
+  for (Index row = 0; row < batch_size_ * n_kv_heads_; ++row) {
+    for (Index p = first; p < end;) {
+      const Index slot = layout.slot(p);
+      const Index run = std::min(end - p, capacity() - slot);  // up to the end of the ring
+      const Index at = row * capacity() + slot;
+      kernels.quantize(run, head_dim_, keys_.data() + at * head_dim_, key_codes_.data() + at * head_dim_,
+                       key_exponents_.data() + at);
+      p += run;
+    }
+  }
+  quantized_tokens_ = end;
 }
 
 void TransformerState::copy_held(Index first, Index span, float* keys, float* values) const {

@@ -2,13 +2,14 @@
 //
 // Held inside as [batch, n_kv_heads, capacity, head_dim] with a fixed stride, capacity = window or max_tokens; under a
 // window the slots are a ring. What is exposed (pieces, set) has the public layout: packed at stride cached_tokens, the
-// rest +0.0, or the ring as it is.
+// rest +0.0, or the ring as it is. Under fixed15_v1 the codes of the keys lie beside them; a key is quantised once.
 #pragma once
 
 #include "samba/blocks/block.h"
 #include "samba/blocks/transformer/transformer_options.h"
 #include "samba/kernels/attention.h"
 #include "samba/kernels/elementwise.h"
+#include "samba/kernels/fixed15.h"
 #include "samba/kernels/memory.h"
 
 namespace samba {
@@ -50,6 +51,10 @@ class TransformerState final : public BlockState {
   // Copies the positions [first, cached_tokens) to the rows 0.. of keys, values: [batch, n_kv_heads, span, head_dim].
   void copy_held(Index first, Index span, float* keys, float* values) const;
   void advance(Index tokens) { cached_tokens_ += tokens; }
+  // Under fixed15_v1: quantises the held keys before position `end`, which stand in the cache already, that are not
+  // yet.
+  void quantize_keys(Fixed15Kernels& kernels, Index end);
+  bool fixed15() const { return fixed15_; }
 
  private:
   Index public_stride() const { return window_ > 0 ? window_ : cached_tokens_; }
@@ -59,8 +64,12 @@ class TransformerState final : public BlockState {
 
   Memory& memory_;
   Index batch_size_, n_kv_heads_, head_dim_, max_tokens_, window_;
+  bool fixed15_;
   Index cached_tokens_ = 0;
+  Index quantized_tokens_ = 0;  // the keys of the held positions before this one have their codes
   DeviceArray<float> keys_, values_;
+  DeviceArray<std::int16_t> key_codes_;
+  DeviceArray<std::int32_t> key_exponents_;
 };
 
 }  // namespace samba
