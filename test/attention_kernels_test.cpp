@@ -86,6 +86,8 @@ void with_every_cpu(const std::function<void(Executor&, const std::string&)>& bo
 struct ForwardCase {
   AttentionShape shape;
   Floats q, keys, values;
+  std::vector<std::int16_t> codes;  // of the keys, under fixed15_v1
+  std::vector<std::int32_t> exponents;
   KeyValueView view;
 };
 
@@ -127,6 +129,18 @@ ForwardCase draw_forward(Draw& draw, const AttentionShape& shape, Values values)
   return c;
 }
 
+// The same draw under fixed15_v1.
+ForwardCase draw_forward_codes(Executor& executor, Draw& draw, const AttentionShape& shape, Values values) {
+  ForwardCase c = draw_forward(draw, shape, values);
+  const Index rows = static_cast<Index>(c.keys.size()) / shape.head_dim;
+  c.codes.resize(c.keys.size());
+  c.exponents.resize(static_cast<std::size_t>(rows));
+  executor.fixed15().quantize(rows, shape.head_dim, c.keys.data(), c.codes.data(), c.exponents.data());
+  c.view.key_codes = c.codes.data();
+  c.view.key_exponents = c.exponents.data();
+  return c;
+}
+
 struct ForwardResult {
   Floats context, scores, masked, maximum, exponentials, denominators, weights;
 };
@@ -154,13 +168,19 @@ TEST_CASE("attention forward on the cpu executor has the reference's bits") {
   std::vector<ForwardCase> cases;
   std::vector<ForwardResult> wanted;
   for (int round = 0; round < 14; ++round) {
-    for (Values values : kAllValues) cases.push_back(draw_forward(draw, draw_forward_shape(draw, values), values));
+    for (Values values : kAllValues) {
+      cases.push_back(draw_forward(draw, draw_forward_shape(draw, values), values));
+      cases.push_back(draw_forward_codes(*reference, draw, draw_forward_shape(draw, values), values));
+    }
   }
-  for (const AttentionShape& shape : kLargeForwards) cases.push_back(draw_forward(draw, shape, Values::plain));
+  for (const AttentionShape& shape : kLargeForwards) {
+    cases.push_back(draw_forward(draw, shape, Values::plain));
+    cases.push_back(draw_forward_codes(*reference, draw, shape, Values::plain));
+  }
   for (const ForwardCase& c : cases) wanted.push_back(run_forward(*reference, c, true));
   with_every_cpu([&](Executor& cpu, const std::string& name) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
-      INFO(name << ", case " << i << ": " << text(cases[i].shape));
+      INFO(name << ", case " << i << ": " << text(cases[i].shape) << (cases[i].codes.empty() ? "" : " fixed15"));
       CHECK(bits_equal(run_forward(cpu, cases[i], false).context, wanted[i].context));
       const ForwardResult got = run_forward(cpu, cases[i], true);
       CHECK(bits_equal(got.scores, wanted[i].scores));
