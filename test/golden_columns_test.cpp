@@ -1,5 +1,5 @@
-// Published columns, digests on which GPUs of three vendors and CPUs agree: the plain functions, the sessions, the MLP and
-// the small parts of the blocks and stacks. The large batches are in test/long.
+// Published columns, digests on which GPUs of three vendors and CPUs agree: the plain functions, the sessions, the MLP
+// and the small parts of the blocks and stacks. The large batches are in test/long.
 #include <catch2/catch.hpp>
 
 #include "golden.h"
