@@ -345,6 +345,12 @@ TEST_CASE("what cannot be converted is refused before anything is written") {
     CHECK_THAT(result.err, Contains("norm_f.weight"));
   }
 
+  // A folder of another program.
+  fs::create_directories(place("foreign"));
+  write_text(place("foreign/config.json"), R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 64})");
+  write_safetensors(place("foreign/model.safetensors"), ConstArrayMap{});
+  CHECK_THAT(message(place("foreign"), place("x.samba"), {}, 2), Contains("this is no samba.folder.v1 folder"));
+
   // A weight that the format turns into infinity.
   must_convert(model, place("huge"));
   SafetensorsFile file = read_safetensors(place("huge/model.safetensors"));

@@ -23,9 +23,8 @@ struct InspectFlags {
   bool memory = false;
 };
 
-nlohmann::ordered_json memory_json(const StoredModel& model, const CommonOptions& common) {
-  const std::unique_ptr<Executor> executor = make_executor(common);
-  SambaStack stack(*executor, model.state.config, SambaStack::Use::inference);
+nlohmann::ordered_json memory_json(const StoredModel& model, Executor& executor) {
+  SambaStack stack(executor, model.state.config, SambaStack::Use::inference);
   std::uint64_t stored = 0;
   for (const StackTensor& tensor : model.tensors) stored += tensor.raw_bytes;
   const Index positions = std::min(kStatePositions, position_limit(stack.config()));
@@ -70,6 +69,7 @@ nlohmann::ordered_json tensor_json(const StackTensor& tensor) {
 }
 
 nlohmann::ordered_json describe(const InspectFlags& flags, const CommonOptions& common) {
+  const std::unique_ptr<Executor> executor = make_executor(common);
   const Path path = find_checkpoint(flags.path);
   inspect_checkpoint(path, true);  // moments too
   const StoredModel model = read_model(path, Reading::inference);
@@ -92,7 +92,7 @@ nlohmann::ordered_json describe(const InspectFlags& flags, const CommonOptions& 
   }
   result["tensors"] = nlohmann::json::array();
   for (const StackTensor& tensor : model.tensors) result["tensors"].push_back(tensor_json(tensor));
-  if (flags.memory) result["memory"] = memory_json(model, common);
+  if (flags.memory) result["memory"] = memory_json(model, *executor);
   return result;
 }
 

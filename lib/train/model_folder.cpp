@@ -27,6 +27,10 @@ constexpr const char* kFormat = "samba.folder.v1";
 
 Json read_description(const Path& path) {
   const Json description = parse_json(read_file(path), path.string());
+  if (description.is_object() && !description.contains("format")) {
+    refuse_value(path.string() + ": there is no key format, so this is no " + kFormat +
+                 " folder; folders of other programs are not read");
+  }
   const JsonFields fields(description, path.string(), {"format", "model_type", "state"});
   fields.required("format");
   fields.choice("format", "", {kFormat});
