@@ -54,20 +54,9 @@ class StackTwin {
     return logits;
   }
 
-  // The mean of -log softmax(logits)[target] over the targets that are not negative.
   double loss(const Tensors& weights, const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& targets,
               Index batch) const {
-    const Doubles logits = forward(weights, ids, batch);
-    double sum = 0.0, counted = 0.0;
-    for (std::size_t row = 0; row < targets.size(); ++row) {
-      if (targets[row] < 0) continue;
-      const double* values = logits.data() + row * at(config_.vocab);
-      double total = 0.0;
-      for (Index v = 0; v < config_.vocab; ++v) total += std::exp(values[v]);
-      sum += std::log(total) - values[targets[row]];
-      counted += 1.0;
-    }
-    return sum / counted;
+    return mean_cross_entropy(forward(weights, ids, batch), targets);
   }
 
  private:

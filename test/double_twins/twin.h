@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <span>
 #include <string>
@@ -114,6 +115,20 @@ inline Doubles columns(const Doubles& x, Index width, Index from, Index count) {
                 x.begin() + static_cast<std::ptrdiff_t>(row + at(from + count)));
   }
   return part;
+}
+
+// The mean of -log softmax(logits)[target] over the targets that are not negative. logits (targets, classes)
+inline double mean_cross_entropy(const Doubles& logits, const std::vector<std::int32_t>& targets) {
+  const std::size_t classes = logits.size() / targets.size();
+  double sum = 0.0, counted = 0.0;
+  for (std::size_t row = 0; row < targets.size(); ++row) {
+    if (targets[row] < 0) continue;
+    double total = 0.0;
+    for (std::size_t c = 0; c < classes; ++c) total += std::exp(logits[row * classes + c]);
+    sum += std::log(total) - logits[row * classes + at(targets[row])];
+    counted += 1.0;
+  }
+  return sum / counted;
 }
 
 // Causal depthwise convolution of four taps (oldest first) with bias, then SiLU. x, y (batch, length, channels); past
