@@ -170,7 +170,7 @@ TEST_CASE("A refused configuration names the place and what is accepted") {
       {changed("/layers/0/rope_scaling", {{"type", "yarn"}, {"factor", 2}}),
        "/model/layers/0/rope_scaling: type \"yarn\" is unknown; accepted: linear, llama3"},
       {changed("/layers/3/numeric_mode", "fast"),
-       "/model/layers/3/numeric_mode: \"fast\" is not offered; accepted: identical"},
+       "/model/layers/3/numeric_mode: 'fast' is not offered by a block; accepted: identical"},
       {changed("/d_model", 48),
        "/model/layers/2/kind: a mamba2 layer needs a d_model that is a multiple of 32, got 48"},
   };

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "samba/blocks/block_options.h"
 #include "samba/blocks/module_core.h"
 #include "samba/blocks/refusals.h"
 #include "samba/core/error.h"
@@ -19,7 +20,8 @@ MakeRules* find_rules(const std::string& kind) {
   if (kind == "mamba1") return make_mamba1_rules;
   if (kind == "mamba2") return make_mamba2_rules;
   if (kind == "mamba3") return make_mamba3_rules;
-  refuse_value("unknown kind of block '" + kind + "'; there are: transformer, mamba1, mamba2, mamba3");
+  block_options(kind);  // refuses it
+  throw Error(ErrorKind::internal, "a kind of block without rules: " + kind);
 }
 
 std::shared_ptr<const BlockRules> make_rules(Executor& executor, const std::string& kind, const nlohmann::json& options,
@@ -81,7 +83,12 @@ BlockModule::BlockModule(BlockModule&&) noexcept = default;
 const std::string& BlockModule::kind() const { return impl_->kind; }
 BlockModule::Use BlockModule::use() const { return impl_->use; }
 std::string BlockModule::class_name() const { return impl_->class_name(); }
-std::string_view BlockModule::profile() const { return impl_->rules->profile(); }
+std::string_view BlockModule::profile() const { return block_profile(kind()); }
+nlohmann::json BlockModule::options() const {
+  nlohmann::json all = impl_->rules->options();
+  all["numeric_mode"] = "identical";
+  return all;
+}
 Index BlockModule::d_model() const { return impl_->d_model(); }
 const std::vector<WeightSpec>& BlockModule::weight_specs() const { return impl_->weights->block->weight_specs(); }
 std::string BlockModule::weight_format() const { return "float32"; }

@@ -42,7 +42,9 @@ class ModuleState {
   ModuleState(ModuleState&&) noexcept;
 
   Index batch_size() const;
-  std::string_view profile() const;  // the arithmetic profile of the block that made it
+  std::string_view profile() const;  // the arithmetic of the block that made it
+  // Says where pieces come from that the caller puts in: Error(value) for another profile than the block's.
+  void set_profile(const std::string& profile);
   // Copies in the public layout: k_cache, v_cache; conv_window, h; buffer_xbc, buffer_dtraw; theta, buffer_qrot,
   // buffer_krot, buffer_v, buffer_dt, buffer_sig, buffer_adt, pending_k, pending_v. What is None there
   // (affine_boundary, affine_a, affine_b of Mamba-1) is absent.
@@ -147,6 +149,9 @@ class BlockModule {
   std::string class_name() const;    // "Mamba3Block", "Mamba3BlockInference"
   std::string_view profile() const;  // of the arithmetic: "mojolearn.identical.mamba3.siso.fp32.v1"
 
+  // Every option with its value, numbers as the doubles that equal their float32: the constructor takes it back.
+  nlohmann::json options() const;
+
   Index d_model() const;
   const std::vector<WeightSpec>& weight_specs() const;  // names and shapes in registry order
   Index parameter_count() const;
@@ -201,6 +206,14 @@ class BlockModule {
   void release_owned_weights();                     // none installed: nothing happens
   NamedArrays export_owned_weights() const;         // copies in registry order; refused when none is installed
   std::optional<SessionInfo> session_info() const;  // absent before the first call without a state
+
+  // ---- files (docs/formats/block.md) ----
+
+  // Weights (those of the snapshot when one is installed), options, kind and profile. A tape stays valid.
+  void save(const std::filesystem::path& path) const;
+  // The very same block; a saved snapshot is installed again. A damaged or foreign file is Error(corrupt), a block of
+  // another profile Error(value).
+  static BlockModule load(Executor& executor, const std::filesystem::path& path, Use use = Use::training);
 
   // Stages of the calls that follow go to `recorder` (null: nowhere), which must outlive them.
   void set_stage_recorder(StageRecorder* recorder);

@@ -23,7 +23,7 @@ class BlockRules {
 
   virtual ~BlockRules() = default;
   virtual std::string_view kind() const = 0;
-  virtual std::string_view profile() const = 0;  // the name of the arithmetic
+  virtual nlohmann::json options() const = 0;  // all but numeric_mode, with their values
   virtual std::unique_ptr<Block> make_block() const = 0;
   virtual std::vector<WeightSpec> weight_specs() const = 0;
 

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <utility>
 
+#include "samba/blocks/block_options.h"
 #include "samba/blocks/mamba3/mamba3_state.h"
 #include "samba/blocks/module_core.h"
 #include "samba/blocks/refusals.h"
@@ -83,7 +84,13 @@ ModuleState::~ModuleState() = default;
 ModuleState::ModuleState(ModuleState&&) noexcept = default;
 
 Index ModuleState::batch_size() const { return impl_->batch_size; }
-std::string_view ModuleState::profile() const { return impl_->rules->profile(); }
+std::string_view ModuleState::profile() const { return block_profile(impl_->rules->kind()); }
+
+void ModuleState::set_profile(const std::string& profile) {
+  if (profile == this->profile()) return;
+  refuse_value("the profile of the state is " + profile + ", that of the block is " + std::string(this->profile()));
+}
+
 ArrayMap ModuleState::pieces() const { return impl_->pieces(); }
 std::map<std::string, Index> ModuleState::counters() const { return impl_->counters(); }
 

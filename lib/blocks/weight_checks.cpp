@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "samba/blocks/block_options.h"
 #include "samba/blocks/refusals.h"
 #include "samba/core/error.h"
 #include "samba/kernels/conv.h"
@@ -73,18 +74,9 @@ void check_mamba_options(std::string_view kind, const nlohmann::json& options) {
   if (options.is_null()) return;
   if (!options.is_object()) refuse_type("options must be a JSON object, got " + std::string(options.type_name()));
   for (auto option = options.begin(); option != options.end(); ++option) {
-    if (option.key() != "numeric_mode") refuse_unknown_option(kind, option.key(), "numeric_mode");
+    if (option.key() != "numeric_mode") refuse_unknown_option(kind, option.key());
     check_numeric_mode(*option);
   }
-}
-
-void refuse_unknown_option(std::string_view kind, const std::string& name, const std::string& known) {
-  refuse_type("a " + std::string(kind) + " block has no option '" + name + "'; it has " + known);
-}
-
-void check_numeric_mode(const nlohmann::json& value) {
-  if (value.is_string() && value.get<std::string>() == "identical") return;
-  refuse_unsupported("numeric_mode " + value.dump() + " is not offered; accepted: identical");
 }
 
 void check_piece_finite(Executor& executor, std::string_view name, const Shape& shape, const float* device) {

@@ -28,8 +28,6 @@ void check_weight_shapes(const std::vector<WeightSpec>& specs, const ConstArrayM
 
 // Options of the kinds that have numeric_mode alone: an object or absent.
 void check_mamba_options(std::string_view kind, const nlohmann::json& options);
-[[noreturn]] void refuse_unknown_option(std::string_view kind, const std::string& name, const std::string& known);
-void check_numeric_mode(const nlohmann::json& value);
 
 // Refuses the first NaN or infinity of a state's piece in device memory.
 void check_piece_finite(Executor& executor, std::string_view name, const Shape& shape, const float* device);

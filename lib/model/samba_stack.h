@@ -78,7 +78,7 @@ class SambaStack {
  public:
   enum class Use {
     training,   // everything
-    inference,  // no gradients: loss and loss_and_grads are refused as "inference is forward only"
+    inference,  // SambaInference: loss and loss_and_grads are refused as "inference is forward only"
                 // (the only use of a stack for which inference_only_reason has one)
   };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "samba/blocks/block_options.h"
 #include "samba/blocks/transformer/transformer_names.h"
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
@@ -70,14 +71,9 @@ SambaConfig read_samba(const json& object, const std::string& pointer) {
 }
 
 std::vector<std::string> layer_fields(BlockKind kind) {
-  std::vector<std::string> names = {"kind"};
-  if (kind == BlockKind::transformer) {
-    names = transformer_option_names();
-    names.insert(names.begin(), {"kind", "intermediate"});
-  } else {
-    if (kind == BlockKind::mamba2) names.emplace_back("dt_limit");
-    names.emplace_back("numeric_mode");
-  }
+  std::vector<std::string> names = block_option_names(block_kind_name(kind));
+  if (kind == BlockKind::transformer) names.insert(names.begin(), "intermediate");
+  names.insert(names.begin(), "kind");
   return names;
 }
 

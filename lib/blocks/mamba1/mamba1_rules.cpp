@@ -15,7 +15,7 @@ class Mamba1Rules final : public BlockRules {
       : executor_(executor), d_model_(d_model), conv_shape_(conv_shape) {}
 
   std::string_view kind() const override { return "mamba1"; }
-  std::string_view profile() const override { return "mojolearn.identical.mamba1.fp32.v1"; }
+  nlohmann::json options() const override { return nlohmann::json::object(); }
   std::unique_ptr<Block> make_block() const override {
     return std::make_unique<Mamba1Block>(executor_, d_model_, conv_shape_);
   }

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "samba/blocks/block_options.h"
 #include "samba/blocks/mamba2/mamba2_block.h"
 #include "samba/blocks/module_rules.h"
 #include "samba/blocks/weight_checks.h"
@@ -15,7 +16,7 @@ class Mamba2Rules final : public BlockRules {
       : executor_(executor), d_model_(d_model), options_(options) {}
 
   std::string_view kind() const override { return "mamba2"; }
-  std::string_view profile() const override { return "mojolearn.identical.mamba2.fp32.v1"; }
+  nlohmann::json options() const override { return mamba2_options_to_json(options_); }
   std::unique_ptr<Block> make_block() const override {
     return std::make_unique<Mamba2Block>(executor_, d_model_, options_);
   }
@@ -97,7 +98,7 @@ Mamba2Options parse_mamba2_options(const nlohmann::json& options) {
       check_numeric_mode(*option);
       continue;
     }
-    if (option.key() != "dt_limit") refuse_unknown_option("mamba2", option.key(), "dt_limit, numeric_mode");
+    if (option.key() != "dt_limit") refuse_unknown_option("mamba2", option.key());
     if (!option->is_array()) refuse_type("dt_limit must be two numbers, got " + option->dump());
     if (option->size() != 2) refuse_value("dt_limit must be two numbers, got " + option->dump());
     read.dt_low = read_limit((*option)[0]);

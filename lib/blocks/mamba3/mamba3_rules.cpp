@@ -14,7 +14,7 @@ class Mamba3Rules final : public BlockRules {
   Mamba3Rules(Executor& executor, Index d_model) : executor_(executor), d_model_(d_model) {}
 
   std::string_view kind() const override { return "mamba3"; }
-  std::string_view profile() const override { return "mojolearn.identical.mamba3.siso.fp32.v1"; }
+  nlohmann::json options() const override { return nlohmann::json::object(); }
   std::unique_ptr<Block> make_block() const override { return std::make_unique<Mamba3Block>(executor_, d_model_); }
   std::vector<WeightSpec> weight_specs() const override { return Mamba3Block::make_weight_specs(d_model_); }
 

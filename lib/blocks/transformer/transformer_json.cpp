@@ -41,7 +41,8 @@ json transformer_options_to_json(const TransformerOptions& options) {
           {"norm_eps", number(options.norm_eps)},
           {"mlp", name_of(kTransformerMlps, options.mlp)},
           {"qk_norm", options.qk_norm},
-          {"attn_softcap", options.attn_softcap ? json(number(*options.attn_softcap)) : json()}};
+          {"attn_softcap", options.attn_softcap ? json(number(*options.attn_softcap)) : json()},
+          {"numeric_profile", "fp32_v1"}};
 }
 
 }  // namespace samba

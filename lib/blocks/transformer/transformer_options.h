@@ -94,8 +94,7 @@ TransformerOptions parse_transformer_options(const nlohmann::json& options, cons
 // n_heads * head_dim need not be d_model. The same refusals.
 TransformerOptions parse_transformer_layer(const nlohmann::json& options, Index d_model);
 
-// Names of the options a user gives; every one but the numeric profile and mode as JSON, defaults filled in.
-std::vector<std::string> transformer_option_names();
+// Every option but the numeric mode, defaults filled in.
 nlohmann::json transformer_options_to_json(const TransformerOptions& options);
 
 }  // namespace samba

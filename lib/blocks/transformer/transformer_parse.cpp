@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "samba/blocks/block_options.h"
 #include "samba/blocks/transformer/transformer_names.h"
 #include "samba/blocks/transformer/transformer_options.h"
 #include "samba/core/error.h"
@@ -16,11 +17,6 @@ namespace {
 
 using nlohmann::json;
 using W = TransformerWeight;
-
-constexpr std::array kOptionNames = {
-    "n_heads",       "n_kv_heads", "head_dim",     "window",          "rope_theta",  "rope_scaling", "rope_dim",
-    "max_positions", "qkv_bias",   "o_bias",       "norm_bias",       "mlp_bias",    "norm",         "norm_eps",
-    "mlp",           "qk_norm",    "attn_softcap", "numeric_profile", "numeric_mode"};
 
 // Products of sizes stay far from 64 bits.
 constexpr Index kLargestCount = std::numeric_limits<std::int32_t>::max();
@@ -335,11 +331,9 @@ class Parser {
   }
 
   void check_option_names() const {
+    const std::vector<std::string> known = block_option_names("transformer");
     for (const auto& [name, value] : json_.items()) {
-      if (std::find(kOptionNames.begin(), kOptionNames.end(), name) != kOptionNames.end()) continue;
-      std::string known;
-      for (const char* option : kOptionNames) known += (known.empty() ? "" : ", ") + std::string(option);
-      refuse_type("there is no option '" + name + "'; the options are: " + known);
+      if (std::find(known.begin(), known.end(), name) == known.end()) refuse_unknown_option("transformer", name);
     }
   }
 
@@ -354,12 +348,7 @@ class Parser {
   }
 
   void read_numeric_mode() const {
-    const std::string mode = text("numeric_mode", "identical");
-    if (mode == "identical") return;
-    if (mode == "deterministic" || mode == "fast") {
-      refuse_unsupported("numeric_mode '" + mode + "' is not offered by a block; accepted: identical");
-    }
-    refuse_value("numeric_mode '" + mode + "' is unknown; accepted: identical");
+    if (const json* mode = find("numeric_mode")) check_numeric_mode(*mode);
   }
 
   const json& json_;
@@ -380,7 +369,5 @@ TransformerOptions parse_transformer_layer(const json& options, Index d_model) {
   const ConstArrayMap none;
   return Parser(options, none).run_layer(d_model);
 }
-
-std::vector<std::string> transformer_option_names() { return {kOptionNames.begin(), kOptionNames.end()}; }
 
 }  // namespace samba

@@ -20,7 +20,7 @@ class TransformerRules final : public BlockRules {
                                               options_.rope_scaling)) {}
 
   std::string_view kind() const override { return "transformer"; }
-  std::string_view profile() const override { return "attn-v1.norm-v1.gemm-leaf128-chains1"; }
+  nlohmann::json options() const override { return transformer_options_to_json(options_); }
   std::unique_ptr<Block> make_block() const override {
     return std::make_unique<TransformerBlock>(executor_, options_, rotary_);
   }
