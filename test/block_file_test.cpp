@@ -39,6 +39,7 @@ void save_as(const Path& path, const std::string& bytes) { std::ofstream(path, s
 TEST_CASE("A loaded block is the very same block") {
   const TemporaryFolder folder;
   std::vector<SmallBlock> blocks = small_blocks();
+  blocks.push_back({"transformer", {{"n_heads", 2}, {"numeric_profile", "fixed15_v1"}, {"mlp", "gelu"}}, 12});
   blocks.push_back({"transformer",
                     {{"n_heads", 2},
                      {"n_kv_heads", 1},

@@ -51,7 +51,7 @@ const std::map<std::string, std::map<std::string, Values>>& values() {
         {"mlp", {{"swiglu", "geglu", "geglu_tanh", "gelu", "gelu_tanh"}, {"relu"}}},
         {"qk_norm", {{false, true}, {"no"}}},
         {"attn_softcap", {{nullptr, 30, 0.5}, {0, -30}}},
-        {"numeric_profile", {{"fp32_v1"}, {"int8_v1"}}},
+        {"numeric_profile", {{"fp32_v1", "fixed15_v1"}, {"int8_v1"}}},
         {"numeric_mode", mode.at("numeric_mode")}}},
       {"mamba1", mode},
       {"mamba2",

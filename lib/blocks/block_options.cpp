@@ -53,7 +53,7 @@ const std::vector<BlockOption> kTransformer = {
     choice("mlp", names_of(kTransformerMlps)),
     {"qk_norm", "false", "true, false; not with norm layernorm", {}},
     {"attn_softcap", "null", "null, number > 0", {}},
-    choice("numeric_profile", {"fp32_v1"}),
+    choice("numeric_profile", names_of(kTransformerProfiles)),
     numeric_mode(),
 };
 const std::vector<BlockOption> kMode = {numeric_mode()};

@@ -42,7 +42,7 @@ json transformer_options_to_json(const TransformerOptions& options) {
           {"mlp", name_of(kTransformerMlps, options.mlp)},
           {"qk_norm", options.qk_norm},
           {"attn_softcap", options.attn_softcap ? json(number(*options.attn_softcap)) : json()},
-          {"numeric_profile", "fp32_v1"}};
+          {"numeric_profile", name_of(kTransformerProfiles, options.numeric_profile)}};
 }
 
 }  // namespace samba

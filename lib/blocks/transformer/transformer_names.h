@@ -1,4 +1,4 @@
-// The names of the norms and MLPs of a transformer block in its options.
+// The names of the norms, MLPs and numeric profiles of a transformer block in its options.
 #pragma once
 
 #include <array>
@@ -19,5 +19,7 @@ inline constexpr std::array<std::pair<std::string_view, TransformerMlp>, 5> kTra
      {"geglu_tanh", TransformerMlp::geglu_tanh},
      {"gelu", TransformerMlp::gelu},
      {"gelu_tanh", TransformerMlp::gelu_tanh}}};
+inline constexpr std::array<std::pair<std::string_view, NumericProfile>, 2> kTransformerProfiles = {
+    {{"fp32_v1", NumericProfile::fp32_v1}, {"fixed15_v1", NumericProfile::fixed15_v1}}};
 
 }  // namespace samba

@@ -338,13 +338,7 @@ class Parser {
   }
 
   void read_numeric_profile() {
-    const std::string profile = text("numeric_profile", "fp32_v1");
-    if (profile == "fp32_v1") return;
-    if (profile == "fixed15_v1") {
-      options_.numeric_profile = NumericProfile::fixed15_v1;
-      return;
-    }
-    refuse_value("numeric_profile '" + profile + "' is not offered; registered: fp32_v1, fixed15_v1");
+    options_.numeric_profile = choice("numeric_profile", text("numeric_profile", "fp32_v1"), kTransformerProfiles);
   }
 
   void read_numeric_mode() const {
