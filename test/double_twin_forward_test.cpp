@@ -86,6 +86,25 @@ TEST_CASE("A sequence continued from a state that is not empty follows the twin,
   }
 }
 
+TEST_CASE("Under fixed15_v1 a transformer block keeps to its twin within the step of its codes") {
+  // The largest value of a row has a code of 14 bits, so a code is wrong by up to 2^-14 of it: the typical error of a
+  // product is 2^10 times that of float32, and so is the bound. The block must also lie beyond the float32 bound.
+  for (const auto& executor : every_executor()) {
+    for (TwinCase of : twin::transformer_cases()) {
+      INFO(of.name << " on " << executor->name() << " " << executor->instruction_set());
+      of.options["numeric_profile"] = "fixed15_v1";
+      const ArrayMap weights = twin::model_weights(of);
+      const Array x = twin::model_input(of, 300);
+      BlockModule module = make_module(*executor, of, weights);
+      const Doubles want = of.twin->forward(to_doubles(weights), to_doubles(x.floats()), of.batch, of.length);
+      const double found = distance(module.forward(x).floats(), std::span<const double>(want), of.chain()) / 1024.0;
+      INFO("distance " << found);
+      CHECK(found <= kBound);
+      CHECK(found > kBound / 1024.0);
+    }
+  }
+}
+
 TEST_CASE("Far positions lie as close as float32 angles allow") {
   // An angle near position p is a float32 product, wrong by up to p 2^-23: the scores, and the output with them, by
   // some hundred units at p = 900.
