@@ -1,6 +1,9 @@
 #include "samba/text/tokenizer.h"
 
 #include <algorithm>
+#include <cstdio>
+
+#include "samba/text/utf8.h"
 
 namespace samba {
 
@@ -8,42 +11,32 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// What the bytes at the start of `text` are: a whole character of `length` bytes, or the first `length` bytes of one
-// (`whole` false, `valid` true), or an ill-formed part of `length` bytes.
-struct Sequence {
-  std::size_t length;
-  bool valid;
-  bool whole;
-};
+class ByteTokenizer final : public Tokenizer {
+ public:
+  std::string kind() const override { return "bytes"; }
+  Index vocabulary_size() const override { return kByteVocabulary; }
 
-Sequence next_sequence(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned first = byte(0);
-  if (first < 0x80) return {1, true, true};
-  std::size_t needed = 0;
-  unsigned low = 0x80;  // the range of the second byte keeps out overlong forms, surrogates and > U+10FFFF
-  unsigned high = 0xBF;
-  if (first >= 0xC2 && first <= 0xDF) {
-    needed = 2;
-  } else if (first >= 0xE0 && first <= 0xEF) {
-    needed = 3;
-    if (first == 0xE0) low = 0xA0;
-    if (first == 0xED) high = 0x9F;
-  } else if (first >= 0xF0 && first <= 0xF4) {
-    needed = 4;
-    if (first == 0xF0) low = 0x90;
-    if (first == 0xF4) high = 0x8F;
-  } else {
-    return {1, false, true};
+  std::string piece(std::int32_t id) const override {
+    if (id < 0 || id >= kByteVocabulary) return "";
+    if (id > ' ' && id < 0x7F) return std::string(1, static_cast<char>(id));
+    char text[8];
+    std::snprintf(text, sizeof text, "<0x%02X>", static_cast<unsigned>(id));
+    return text;
   }
-  for (std::size_t i = 1; i < needed; ++i) {
-    if (i == text.size()) return {i, true, false};
-    if (byte(i) < low || byte(i) > high) return {i, false, true};
-    low = 0x80;
-    high = 0xBF;
+  std::optional<std::int32_t> id_of(std::string_view text) const override {
+    for (std::int32_t id = 0; id < kByteVocabulary; ++id) {
+      if (piece(id) == text) return id;
+    }
+    return std::nullopt;
   }
-  return {needed, true, true};
-}
+  bool is_special(std::int32_t) const override { return false; }
+
+  void encode_to(std::string_view text, const EncodeOptions&, std::vector<std::int32_t>& ids) const override {
+    const std::vector<std::int32_t> tokens = byte_tokens(text);
+    ids.insert(ids.end(), tokens.begin(), tokens.end());
+  }
+  void decode_step(std::int32_t id, DecodeState&, std::string& bytes) const override { bytes += byte_text({&id, 1}); }
+};
 
 }  // namespace
 
@@ -65,15 +58,32 @@ std::string byte_text(std::span<const std::int32_t> tokens) {
   return text;
 }
 
+std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  std::vector<std::int32_t> ids;
+  encode_to(text, options, ids);
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
+  DecodeState state;
+  std::string bytes;
+  for (const std::int32_t id : ids) {
+    if (!skip_special || !is_special(id)) decode_step(id, state, bytes);
+  }
+  return bytes;
+}
+
 std::string Utf8Stream::push(std::string_view bytes) {
   pending_ += bytes;
   std::string text;
   std::string_view rest = pending_;
   while (!rest.empty()) {
-    const Sequence sequence = next_sequence(rest);
-    if (!sequence.whole) break;
-    text += sequence.valid ? rest.substr(0, sequence.length) : kReplacement;
-    rest.remove_prefix(sequence.length);
+    const Utf8Part part = next_utf8_part(rest);
+    if (!part.whole) break;
+    text += part.valid ? rest.substr(0, part.length) : kReplacement;
+    rest.remove_prefix(part.length);
   }
   pending_ = std::string(rest);
   return text;
@@ -83,6 +93,13 @@ std::string Utf8Stream::finish() {
   const bool unfinished = !pending_.empty();
   pending_.clear();
   return unfinished ? std::string(kReplacement) : "";
+}
+
+std::string DecodeStream::push(std::int32_t id) {
+  if (skip_special_ && tokenizer_.is_special(id)) return "";
+  std::string bytes;
+  tokenizer_.decode_step(id, state_, bytes);
+  return characters_.push(bytes);
 }
 
 }  // namespace samba

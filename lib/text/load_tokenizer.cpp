@@ -1,0 +1,34 @@
+#include <filesystem>
+
+#include "samba/core/error.h"
+#include "samba/text/json_tokenizer.h"
+#include "samba/text/sentencepiece_tokenizer.h"
+#include "samba/text/tokenizer.h"
+
+namespace samba {
+
+namespace {
+
+constexpr std::uint64_t kMostBytes = std::uint64_t{256} << 20;
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_tokenizer(const Path& path) {
+  namespace fs = std::filesystem;
+  if (fs::is_directory(path)) {
+    for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+      if (fs::exists(path / name)) return load_tokenizer(path / name);
+    }
+    refuse_value(path.string() + ": the folder has neither tokenizer.json nor tokenizer.model");
+  }
+  const std::string content = read_file(path, kMostBytes);
+  const std::size_t start = content.find_first_not_of(" \t\r\n");
+  if (start == std::string::npos)
+    refuse_value(path.string() + ": the file is empty; accepted: tokenizer.json, tokenizer.model");
+  if (content[start] == '{') {
+    return std::make_unique<PartsTokenizer>(read_tokenizer_json(content, path.string()));
+  }
+  return make_sentencepiece_tokenizer(content, path.string());
+}
+
+}  // namespace samba
