@@ -59,6 +59,7 @@ void add_prefill_command(CLI::App& app, CommandLine& line);
 void add_verify_command(CLI::App& app, CommandLine& line);
 void add_convert_command(CLI::App& app, CommandLine& line);
 void add_inspect_command(CLI::App& app, CommandLine& line);
+void add_tokenize_command(CLI::App& app, CommandLine& line);
 void add_completion_command(CLI::App& app, CommandLine& line);
 
 }  // namespace samba::apps
