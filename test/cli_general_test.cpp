@@ -52,12 +52,11 @@ TEST_CASE("A trained general stack decodes, scores and verifies") {
   const TinyRun run;
   run.write(general_config("adamw"));
   REQUIRE(run.train("run").code == 0);
-  const CommandResult decoded = samba_command(
-      {"decode", "--model", run.file("run"), "--prompt", "the quick ", "--max-tokens", "12", "--json", "--threads", "1"});
+  const CommandResult decoded = samba_command({"decode", "--model", run.file("run"), "--prompt", "the quick ",
+                                               "--max-tokens", "12", "--json", "--threads", "1"});
   REQUIRE(decoded.code == 0);
-  const CommandResult on_reference =
-      samba_command({"decode", "--model", run.file("run"), "--prompt", "the quick ", "--max-tokens", "12", "--json",
-                     "--device", "reference"});
+  const CommandResult on_reference = samba_command({"decode", "--model", run.file("run"), "--prompt", "the quick ",
+                                                    "--max-tokens", "12", "--json", "--device", "reference"});
   CHECK(json::parse(decoded.out)["tokens"] == json::parse(on_reference.out)["tokens"]);
   CHECK(json::parse(decoded.out)["tokens"].size() == 12);
 

@@ -12,8 +12,8 @@
 namespace samba {
 namespace {
 
-using nlohmann::json;
 using Catch::Matchers::Contains;
+using nlohmann::json;
 
 // One layer of each kind that has a gradient, and all that a general stack adds.
 StackConfig trainable(double dropout = 0.0) {
@@ -181,10 +181,9 @@ TEST_CASE("Options of another optimizer are unknown keys, a SambaStack has adamw
 }
 
 TEST_CASE("A stack without a gradient is refused when the run's configuration is read, with place and reason") {
-  const std::vector<std::pair<std::string, std::string>> places = {
-      {"qwen_small.json", "/model/layers/0/rope_theta: "},
-      {"gemma_small.json", "/model/layers/0/norm: "},
-      {"phi_small.json", "/model/layers/0/rope_dim: "}};
+  const std::vector<std::pair<std::string, std::string>> places = {{"qwen_small.json", "/model/layers/0/rope_theta: "},
+                                                                   {"gemma_small.json", "/model/layers/0/norm: "},
+                                                                   {"phi_small.json", "/model/layers/0/rope_dim: "}};
   std::size_t found = 0;
   for (const auto& [name, config] : shipped_general_stacks()) {
     for (const auto& [of, place] : places) {

@@ -73,13 +73,15 @@ TEST_CASE("Every option of a layer and of the model survives its JSON and counts
       {json::parse(R"({"kind": "transformer", "n_heads": 4, "n_kv_heads": 2, "head_dim": 10, "intermediate": 8,
          "window": 7, "rope_theta": 500000.0, "rope_dim": 6, "max_positions": 4000, "qkv_bias": true, "o_bias": true,
          "mlp_bias": true, "norm": "layernorm", "norm_bias": true, "norm_eps": 1e-5, "mlp": "gelu_tanh",
-         "attn_softcap": 50, "rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 1,
+         "attn_softcap": 50, "numeric_profile": "fixed15_v1", "rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 1,
          "high_freq_factor": 4, "original_max_position_embeddings": 8192}})"),
        json::parse(R"({"kind": "transformer", "n_heads": 4, "intermediate": 8, "qk_norm": true, "mlp": "geglu",
          "norm": "rmsnorm_offset", "rope_scaling": {"rope_type": "linear", "factor": 2}})")});
   const StackConfig config = stack_config_from_json(given);
   const json written = config_to_json(config);
   CHECK(stack_config_from_json(written) == config);
+  CHECK(written["layers"][0]["numeric_profile"] == "fixed15_v1");
+  CHECK(written["layers"][1]["numeric_profile"] == "fp32_v1");
   std::size_t fields = 0;
   const json flat = written.flatten();
   for (const auto& [pointer, value] : flat.items()) {

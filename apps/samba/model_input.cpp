@@ -1,5 +1,7 @@
 #include "model_input.h"
 
+#include <spdlog/spdlog.h>
+
 #include <charconv>
 #include <iostream>
 #include <iterator>
@@ -49,7 +51,12 @@ LoadedModel load_model(const std::string& path, const CommonOptions& common) {
   const Path archive = find_checkpoint(path);
   model.executor = make_executor(common);
   model.stack = load_for_inference(*model.executor, archive);
-  model.text = model.stack->config().vocab == kByteVocabulary;
+  const StackConfig& config = model.stack->config();
+  model.text = config.vocab == kByteVocabulary;
+  if (const Index declared = unreachable_positions(config); declared > 0) {
+    spdlog::warn("the model declares {} positions, its rotary angles reach {}; a longer sequence is refused", declared,
+                 position_limit(config));
+  }
   return model;
 }
 
