@@ -93,7 +93,8 @@ TEST_CASE("Accumulated microbatches of a general stack draw the coins of the who
   const auto whole = one->step_gradient(inputs, targets), parts = two->step_gradient(inputs, targets);
   CHECK(parts.microbatch_losses.size() == 2);
   CHECK(whole.loss == parts.loss);
-  // One leaf of 128 tokens a microbatch: everything but the lookup's chain is the unsplit run.
+  // One leaf of 128 tokens a microbatch: what is summed over tokens in leaves and a tree is that of the unsplit run.
+  // The lookup's chain and some sums of the Mamba blocks are not.
   const Registry& registry = one->stack().registry();
   for (std::size_t i = 1; i < registry.tensors().size(); ++i) {
     const ParameterTensor& tensor = registry.tensors()[i];
@@ -101,8 +102,7 @@ TEST_CASE("Accumulated microbatches of a general stack draw the coins of the who
       return whole.gradient.floats()[static_cast<std::size_t>(at)] ==
              parts.gradient.floats()[static_cast<std::size_t>(at)];
     };
-    const bool of_default_block = tensor.name.starts_with("layers.0.") || tensor.name.starts_with("lm_head");
-    if (!of_default_block) continue;
+    if (!tensor.name.starts_with("layers.0.") && !tensor.name.starts_with("lm_head")) continue;
     INFO(tensor.name);
     bool equal = true;
     for (Index at = tensor.offset; at < tensor.offset + tensor.size; ++at) equal = equal && same(at);
