@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "output.h"
 #include "samba/core/error.h"
+#include "samba/formats/gguf_metadata.h"
 #include "samba/text/tokenizer.h"
 #include "samba/train/run_folder.h"
 #include "samba/train/stored_model.h"
@@ -31,6 +32,7 @@ std::unique_ptr<Tokenizer> tokenizer_of_model(const std::string& path) {
   for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
     if (fs::exists(Path(path) / name)) return load_tokenizer(path);
   }
+  if (fs::is_regular_file(path) && is_gguf(path)) return load_tokenizer(path);
   const Index vocabulary = read_model(find_checkpoint(path), Reading::inference).state.config.vocab;
   if (vocabulary == kByteVocabulary) return make_byte_tokenizer();
   refuse_value("--model: the model has a vocabulary of " + std::to_string(vocabulary) +
@@ -77,7 +79,7 @@ void add_tokenize_command(CLI::App& app, CommandLine& line) {
   CLI::App* command = app.add_subcommand("tokenize", "show the token ids and pieces of a text");
   CLI::Option* text = command->add_option("TEXT", flags->text, "the text");
   command->add_option("--model", flags->model, "a model: its tokenizer, or the byte vocabulary");
-  command->add_option("--tokenizer", flags->tokenizer, "a tokenizer.json or tokenizer.model, or a folder with one");
+  command->add_option("--tokenizer", flags->tokenizer, "a tokenizer.json, tokenizer.model or GGUF file, or a folder");
   command->add_option("--file", flags->file, "the text of a file; - is stdin");
   command->add_flag("--add-special-tokens", flags->encode.add_special_tokens,
                     "add what the model's form puts around a text (<s>, </s>)");

@@ -1,6 +1,7 @@
 #include <filesystem>
 
 #include "samba/core/error.h"
+#include "samba/text/gguf_tokenizer.h"
 #include "samba/text/json_tokenizer.h"
 #include "samba/text/sentencepiece_tokenizer.h"
 #include "samba/text/tokenizer.h"
@@ -21,10 +22,13 @@ std::unique_ptr<Tokenizer> load_tokenizer(const Path& path) {
     }
     refuse_value(path.string() + ": the folder has neither tokenizer.json nor tokenizer.model");
   }
+  if (is_gguf(path)) {
+    return std::make_unique<PartsTokenizer>(read_gguf_tokenizer(read_gguf_metadata(path), path.string()));
+  }
   const std::string content = read_file(path, kMostBytes);
   const std::size_t start = content.find_first_not_of(" \t\r\n");
   if (start == std::string::npos)
-    refuse_value(path.string() + ": the file is empty; accepted: tokenizer.json, tokenizer.model");
+    refuse_value(path.string() + ": the file is empty; accepted: tokenizer.json, tokenizer.model, GGUF");
   if (content[start] == '{') {
     return std::make_unique<PartsTokenizer>(read_tokenizer_json(content, path.string()));
   }

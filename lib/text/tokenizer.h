@@ -61,8 +61,8 @@ class Tokenizer {
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 
-// A folder with tokenizer.json or tokenizer.model, or such a file itself (told by its content).
-// Error(value, unsupported, corrupt): the message names file and field.
+// A folder with tokenizer.json or tokenizer.model, or such a file itself, or a GGUF file with a tokenizer in its
+// metadata (told by content). Error(value, unsupported, corrupt): the message names file and field.
 std::unique_ptr<Tokenizer> load_tokenizer(const Path& path);
 
 // Turns bytes that arrive one by one into valid UTF-8: a character is given out when it is complete, what can be none

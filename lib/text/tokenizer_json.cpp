@@ -317,16 +317,7 @@ void read_post_processor(const Json& value, const std::string& pointer, Tokenize
   if (!value.is_null()) post_processor_steps(value, pointer, parts, false);
 }
 
-}  // namespace tokenizer_json
-
-TokenizerParts read_tokenizer_json(std::string_view text, const std::string& source) {
-  using namespace tokenizer_json;
-  nlohmann::json value;
-  try {
-    value = parse_json(text);
-  } catch (const Error& error) {
-    throw Error(error.kind(), source + ": " + error.what());
-  }
+TokenizerParts read_file(const Json& value, const std::string& source) {
   const JsonFields fields(value, source + ": ",
                           {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                            "post_processor", "decoder", "model"});
@@ -344,6 +335,18 @@ TokenizerParts read_tokenizer_json(std::string_view text, const std::string& sou
   read_post_processor(fields.get("post_processor"), fields.pointer_to("post_processor"), parts);
   read_decoder(fields.get("decoder"), fields.pointer_to("decoder"), parts.decoder);
   return parts;
+}
+
+}  // namespace tokenizer_json
+
+TokenizerParts read_tokenizer_json(std::string_view text, const std::string& source) {
+  nlohmann::json value;
+  try {
+    value = parse_json(text);
+  } catch (const Error& error) {
+    throw Error(error.kind(), source + ": " + error.what());
+  }
+  return tokenizer_json::read_file(value, source);
 }
 
 }  // namespace samba

@@ -21,6 +21,16 @@ std::string escaped_pattern(std::string_view text);
 // The members of a Sequence: an array of at most kMostSteps.
 const nlohmann::json& read_sequence(const nlohmann::json& value, const std::string& name, const std::string& pointer);
 
+// The parsed file.
+TokenizerParts read_file(const nlohmann::json& value, const std::string& source);
+
+// How a known form of byte-level BPE treats text before its model: "gpt2", "llama3", "qwen2", "smollm".
+struct BpeForm {
+  nlohmann::ordered_json normalizer;
+  nlohmann::ordered_json pre_tokenizer;
+};
+BpeForm bpe_form(const std::string& name);
+
 void read_normalizer(const nlohmann::json& value, const std::string& pointer, Normalizer& normalizer);
 // Sets `bytes` when the pieces are written in the byte alphabet.
 void read_pre_tokenizer(const nlohmann::json& value, const std::string& pointer, PreTokenizer& stages, bool& bytes);

@@ -1,0 +1,36 @@
+// The metadata of a GGUF file (versions 2 and 3): names and values in front of the tensors.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "samba/core/files.h"
+
+namespace samba {
+
+// One value. Which member holds it follows from the file's type: text; integers and booleans as `integer`; floats as
+// `number`; arrays of text as `texts`, of integers and booleans as `integers`, of floats as `numbers`.
+struct GgufValue {
+  enum class Kind { text, integer, number, texts, integers, numbers };
+  Kind kind = Kind::integer;
+  std::string text;
+  std::int64_t integer = 0;
+  double number = 0.0;
+  std::vector<std::string> texts;
+  std::vector<std::int64_t> integers;
+  std::vector<double> numbers;
+};
+
+using GgufMetadata = std::map<std::string, GgufValue>;
+
+// True when the file begins as GGUF files do.
+bool is_gguf(const Path& path);
+
+// Error(corrupt): no GGUF, another version, ends too early, a name twice, sizes beyond the file, an array of arrays.
+// Nothing is allocated by what the file claims beyond its own size.
+GgufMetadata read_gguf_metadata(const Path& path);
+
+}  // namespace samba

@@ -1,0 +1,13 @@
+// The tokenizer in the metadata of a GGUF file.
+#pragma once
+
+#include "samba/formats/gguf_metadata.h"
+#include "samba/text/json_tokenizer.h"
+
+namespace samba {
+
+// tokenizer.ggml.model "gpt2" (byte-level BPE; tokenizer.ggml.pre gpt-2, llama-bpe, qwen2, smollm) or "llama"
+// (SentencePiece's BPE with scores). Error(value, unsupported): the message names the field.
+TokenizerParts read_gguf_tokenizer(const GgufMetadata& metadata, const std::string& source);
+
+}  // namespace samba
