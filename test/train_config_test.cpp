@@ -6,6 +6,7 @@
 
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
+#include "samba/train/model_kind.h"
 #include "samba/train/train_config.h"
 
 namespace samba {
@@ -273,7 +274,7 @@ TEST_CASE("every configuration that is shipped is accepted") {
     if (entry.path().extension() != ".json" || entry.path().filename() == "schema.json") continue;
     INFO(entry.path());
     const json config = parse_json(read_file(entry.path()), entry.path().string());
-    CHECK_NOTHROW(parse_train_config(config, entry.path().parent_path()));
+    CHECK_NOTHROW(resolved_config(config, entry.path().parent_path()));
     ++found;
   }
   CHECK(found >= 4);

@@ -5,9 +5,11 @@
 #include <filesystem>
 
 #include "commands.h"
+#include "mlp_commands.h"
 #include "output.h"
 #include "samba/core/error.h"
 #include "samba/train/convert.h"
+#include "samba/train/model_kind.h"
 #include "samba/train/run_folder.h"
 
 namespace samba::apps {
@@ -28,7 +30,8 @@ struct ConvertFlags {
 std::string target_of(const ConvertFlags& flags) {
   if (flags.to == "gguf") refuse_unsupported("--to gguf is not offered yet; accepted: samba, safetensors");
   if (!flags.to.empty()) return flags.to;
-  return Path(flags.out).extension() == ".samba" ? "samba" : "safetensors";
+  const Path extension = Path(flags.out).extension();
+  return extension == ".samba" || extension == ".mlp" ? "samba" : "safetensors";
 }
 
 ConvertOptions options_of(const ConvertFlags& flags, const std::string& to) {
@@ -95,11 +98,21 @@ std::string as_text(const ConvertFlags& flags, const Conversion& conversion) {
   return text + (flags.dry_run ? "nothing written (--dry-run)\n" : "written: " + flags.out + "\n");
 }
 
+MlpConversion mlp_options_of(const ConvertFlags& flags, const ConvertOptions& options) {
+  if (options.codec != TensorCodec::none) refuse_value("--codec " + flags.codec + " is not for an MLP");
+  return {options.target == ConvertTarget::file, options.format.value_or(WeightFormat::float32), options.dry_run};
+}
+
 int run(const ConvertFlags& flags, const CommonOptions& common) {
   const std::string to = target_of(flags);
   const ConvertOptions options = options_of(flags, to);
   if (!fs::exists(flags.in)) refuse_value("there is no file or folder " + flags.in);
-  const Conversion conversion = convert_model(find_checkpoint(flags.in), flags.out, options);
+  const Path in = find_checkpoint(flags.in);
+  if (model_kind_of_file(in) == ModelKind::mlp) {
+    print(convert_mlp(in, flags.out, mlp_options_of(flags, options), common));
+    return 0;
+  }
+  const Conversion conversion = convert_model(in, flags.out, options);
   print(common.json ? json_line(as_json(flags, to, conversion)) : as_text(flags, conversion));
   return 0;
 }
@@ -112,7 +125,9 @@ void add_convert_command(CLI::App& app, CommandLine& line) {
   command->add_option("IN", flags->in, "a .samba file, a legacy JSON checkpoint, a run folder or a safetensors folder")
       ->required();
   command->add_option("OUT", flags->out, "the file or folder to write")->required();
-  command->add_option("--to", flags->to, "samba, safetensors or gguf (default: samba for OUT.samba, else safetensors)")
+  command
+      ->add_option("--to", flags->to,
+                   "samba, safetensors or gguf (default: samba for OUT.samba and OUT.mlp, else safetensors)")
       ->check(CLI::IsMember({"samba", "safetensors", "gguf"}));
   command
       ->add_option("--dtype", flags->dtype,

@@ -3,12 +3,14 @@
 #include <cstdio>
 
 #include "commands.h"
+#include "mlp_commands.h"
 #include "output.h"
 #include "samba/core/error.h"
 #include "samba/core/sha256.h"
 #include "samba/generate/decode_session.h"
 #include "samba/text/tokenizer.h"
 #include "samba/train/checkpoint.h"
+#include "samba/train/model_kind.h"
 #include "samba/train/run_folder.h"
 #include "samba/train/stored_model.h"
 
@@ -71,6 +73,7 @@ nlohmann::ordered_json tensor_json(const StackTensor& tensor) {
 nlohmann::ordered_json describe(const InspectFlags& flags, const CommonOptions& common) {
   const std::unique_ptr<Executor> executor = make_executor(common);
   const Path path = find_checkpoint(flags.path);
+  if (model_kind_of_file(path) == ModelKind::mlp) return inspect_mlp(path, flags.memory);
   inspect_checkpoint(path, true);  // moments too
   const StoredModel model = read_model(path, Reading::inference);
   nlohmann::ordered_json result;
@@ -103,6 +106,10 @@ std::string as_text(const nlohmann::ordered_json& result) {
     const auto& value = result[name];
     text += std::string(name) + ": " + (value.is_string() ? value.get<std::string>() : value.dump()) + "\n";
   }
+  if (result.contains("data_schedule")) {
+    const auto& schedule = result["data_schedule"];
+    text += "data_schedule: " + (schedule.is_string() ? schedule.get<std::string>() : schedule.dump()) + "\n";
+  }
   text += "tensors:\n";
   for (const auto& tensor : result["tensors"]) {
     const std::string name = tensor["name"].get<std::string>();
@@ -122,8 +129,11 @@ std::string as_text(const nlohmann::ordered_json& result) {
       text += "; training adds moments " + bytes_text(memory["moments_bytes"]) + ", a gradient " +
               bytes_text(memory["gradient_bytes"]) + " and the activations";
     }
-    text += "\n  decode state of one row with " + memory["decode_state_positions"].dump() +
-            " positions: " + bytes_text(memory["decode_state_bytes_per_row"]) + "\n";
+    text += "\n";
+    if (memory.contains("decode_state_positions")) {
+      text += "  decode state of one row with " + memory["decode_state_positions"].dump() +
+              " positions: " + bytes_text(memory["decode_state_bytes_per_row"]) + "\n";
+    }
   }
   return text;
 }

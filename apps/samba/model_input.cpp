@@ -7,6 +7,7 @@
 #include <iterator>
 #include <sstream>
 
+#include "mlp_commands.h"
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
 #include "samba/text/tokenizer.h"
@@ -49,6 +50,7 @@ Prompt prompt_of_line(const std::string& line, const std::string& where) {
 LoadedModel load_model(const std::string& path, const CommonOptions& common) {
   LoadedModel model;
   const Path archive = find_checkpoint(path);
+  refuse_mlp(archive, "decode", "it has no tokens to continue; samba prefill --file ROWS.csv gives its logits");
   model.executor = make_executor(common);
   model.stack = load_for_inference(*model.executor, archive);
   const StackConfig& config = model.stack->config();

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "commands.h"
+#include "mlp_commands.h"
 #include "model_input.h"
 #include "output.h"
 #include "progress.h"
@@ -14,6 +15,7 @@
 #include "samba/generate/sampler.h"
 #include "samba/generate/scoring.h"
 #include "samba/text/tokenizer.h"
+#include "samba/train/model_kind.h"
 
 namespace samba::apps {
 
@@ -104,19 +106,28 @@ std::string scores(SambaStack& stack, std::span<const Prompt> prompts, const Pre
   return output;
 }
 
-int run(const PrefillFlags& flags, const CommonOptions& common) {
-  if (flags.score && !flags.logits.empty()) refuse_value("--score and --logits exclude each other");
+// Rows through an MLP; text and ids are nothing to it.
+std::string rows_of(const Path& model, const PrefillFlags& flags, const CommonOptions& common) {
+  if (!flags.prompts.prompts.empty() || !flags.prompts.tokens.empty()) {
+    refuse_value("an MLP takes rows of 8 features (--file ROWS.csv), not --prompt or --tokens");
+  }
+  return prefill_mlp(model, {flags.prompts.file, flags.logits, flags.score}, common);
+}
+
+std::string result_of(const PrefillFlags& flags, const CommonOptions& common) {
+  const Path path = find_checkpoint(flags.model);
+  if (model_kind_of_file(path) == ModelKind::mlp) return rows_of(path, flags, common);
   const LoadedModel model = load_model(flags.model, common);
   const std::vector<Prompt> prompts = read_prompts(flags.prompts, model, "--file");
-  std::string output;
-  if (flags.score) {
-    output = scores(*model.stack, prompts, flags, model.text, common);
-  } else if (!flags.logits.empty()) {
-    write_logits(*model.stack, prompts, flags.logits);
-    output = common.json ? json_line({{"logits", flags.logits}, {"prompts", prompts.size()}}) : flags.logits + "\n";
-  } else {
-    output = next_tokens(*model.stack, prompts, model.text, common.json);
-  }
+  if (flags.score) return scores(*model.stack, prompts, flags, model.text, common);
+  if (flags.logits.empty()) return next_tokens(*model.stack, prompts, model.text, common.json);
+  write_logits(*model.stack, prompts, flags.logits);
+  return common.json ? json_line({{"logits", flags.logits}, {"prompts", prompts.size()}}) : flags.logits + "\n";
+}
+
+int run(const PrefillFlags& flags, const CommonOptions& common) {
+  if (flags.score && !flags.logits.empty()) refuse_value("--score and --logits exclude each other");
+  const std::string output = result_of(flags, common);
   if (flags.out.empty()) {
     print(output);
   } else {
@@ -135,11 +146,12 @@ void add_prefill_command(CLI::App& app, CommandLine& line) {
                    "a .samba file, a run folder (its newest checkpoint) or a safetensors folder")
       ->required();
   command->add_option("--prompt", flags->prompts.prompts, "the text (repeatable)")->allow_extra_args(false);
-  command->add_option("--file", flags->prompts.file, "the text of a file; - is stdin");
+  command->add_option("--file", flags->prompts.file, "the text of a file, - is stdin; of an MLP: a CSV file of rows");
   command->add_option("--tokens", flags->prompts.tokens, "the prompt as ids: 5,17,3 (repeatable)")
       ->allow_extra_args(false);
-  command->add_option("--logits", flags->logits, "write the logits (L, vocab) to this safetensors file");
-  command->add_flag("--score", flags->score, "log-likelihood, perplexity and bits per byte");
+  command->add_option("--logits", flags->logits, "write the logits (L, vocab), or (rows, 3), to this safetensors file");
+  command->add_flag("--score", flags->score,
+                    "log-likelihood, perplexity and bits per byte; of an MLP: loss and accuracy");
   command->add_option("--chunk", flags->scoring.chunk, "tokens read at once by --score; any number gives the same bits")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -1,4 +1,4 @@
-// samba train: a model from text.
+// samba train: a model from text, or from rows.
 
 #include <spdlog/spdlog.h>
 
@@ -10,7 +10,8 @@
 #include "samba/core/error.h"
 #include "samba/core/interrupt.h"
 #include "samba/core/json_fields.h"
-#include "samba/train/training_loop.h"
+#include "samba/train/model_kind.h"
+#include "samba/train/train_config.h"
 
 namespace samba::apps {
 
@@ -27,26 +28,35 @@ struct TrainOptions {
   bool print_config = false;
 };
 
-// The configuration as the user wants it: the file (or the one of the run to resume) and the flags on top of it.
-TrainConfig read_config(const TrainOptions& options, const nlohmann::json* resumed) {
+// A configuration as the user wants it: the file (or the one of the run to resume) and the flags on top of it.
+struct GivenConfig {
   nlohmann::json json;
-  Path folder = ".";
+  Path folder = ".";  // relative paths of the data are taken from here
+};
+
+GivenConfig read_config(const TrainOptions& options, const nlohmann::json* resumed) {
+  GivenConfig given;
+  nlohmann::json& json = given.json;
   if (!options.config.empty()) {
     json = parse_json(read_file(options.config), options.config);
-    folder = Path(options.config).parent_path();
+    const Path folder = Path(options.config).parent_path();
+    if (!folder.empty()) given.folder = folder;
   } else {
     json = *resumed;
-    for (const char* digest : {"sha256", "bytes", "start_positions_sha256"}) json["data"].erase(digest);
+    for (const char* digest : {"sha256", "bytes", "rows", "start_positions_sha256"}) json["data"].erase(digest);
   }
   for (const std::string& assignment : options.set) set_field(json, assignment);
-  if (options.steps != 0) json["steps"] = options.steps;
+  if (options.steps != 0) {
+    json["steps"] = options.steps;
+    json.erase("epochs");
+  }
   if (!options.data.empty()) {
     json["data"]["paths"] = nlohmann::json::array();
     for (const std::string& path : options.data) {
       json["data"]["paths"].push_back(std::filesystem::absolute(path).lexically_normal().string());
     }
   }
-  return parse_train_config(json, folder.empty() ? Path(".") : folder);
+  return given;
 }
 
 void check_flags(const TrainOptions& options) {
@@ -68,10 +78,11 @@ std::string number(double value, const char* pattern) {
 // Events of a run to the screen and, with --json, to stdout. A closed pipe does not end the training.
 class Reporter {
  public:
-  Reporter(const CommonOptions& common, const TrainingRun& run, Index first)
+  Reporter(const CommonOptions& common, const Training& run, Index first)
       : common_(common),
         progress_(common.progress, "train", "steps", static_cast<std::uint64_t>(first),
-                  static_cast<std::uint64_t>(run.config().steps)) {}
+                  static_cast<std::uint64_t>(run.steps())),
+        unit_(run.unit()) {}
 
   TrainingEvents events() {
     TrainingEvents events;
@@ -80,15 +91,16 @@ class Reporter {
       std::string note = "loss " + number(static_cast<double>(metrics.loss), "%.4f");
       if (metrics.seconds > 0.0) {
         const double per_step = static_cast<double>(metrics.tokens) / static_cast<double>(metrics.step);
-        note += "  " + number(per_step / metrics.seconds, "%.0f") + " tokens/s";
+        note += "  " + number(per_step / metrics.seconds, "%.0f") + " " + unit_ + "/s";
       }
       progress_.update(static_cast<std::uint64_t>(metrics.step), note);
     };
     events.on_evaluation = [this](const EvaluationMetrics& metrics) {
       emit(to_json(metrics));
-      progress_.say("step " + std::to_string(metrics.step) + ": held-back text: loss " +
-                    number(metrics.eval_loss, "%.4f") + ", " + number(metrics.bits_per_byte, "%.3f") +
-                    " bits per byte");
+      const std::string score = metrics.accuracy ? number(100.0 * *metrics.accuracy, "%.1f") + " % of the classes right"
+                                                 : number(metrics.bits_per_byte, "%.3f") + " bits per byte";
+      progress_.say("step " + std::to_string(metrics.step) + ": held-back " + (metrics.accuracy ? "rows" : "text") +
+                    ": loss " + number(metrics.eval_loss, "%.4f") + ", " + score);
     };
     events.on_sample = [this](Index step, const std::string& text) {
       emit({{"step", step}, {"sample", text}});
@@ -116,13 +128,15 @@ class Reporter {
  private:
   const CommonOptions& common_;
   Progress progress_;
+  std::string unit_;
   bool closed_ = false;
 };
 
 int train(const TrainOptions& options, const CommonOptions& common) {
   check_flags(options);
   if (options.print_config && options.resume.empty()) {
-    print(resolved_json(read_config(options, nullptr)).dump(2) + "\n");
+    const GivenConfig given = read_config(options, nullptr);
+    print(resolved_config(given.json, given.folder).dump(2) + "\n");
     return 0;
   }
   std::unique_ptr<RunFolder> folder;
@@ -131,13 +145,14 @@ int train(const TrainOptions& options, const CommonOptions& common) {
     folder = RunFolder::resume(options.resume);
     resumed = folder->config();
   }
-  const TrainConfig config = read_config(options, &resumed);
+  const GivenConfig given = read_config(options, &resumed);
   if (options.print_config) {
-    print(resolved_json(config).dump(2) + "\n");
+    print(resolved_config(given.json, given.folder).dump(2) + "\n");
     return 0;
   }
   const std::unique_ptr<Executor> executor = make_executor(common);  // outlives the run
-  TrainingRun run(config);
+  const std::unique_ptr<Training> training = make_training(given.json, given.folder);
+  Training& run = *training;
   if (folder != nullptr) {
     const std::string difference = first_difference(run.resolved(), resumed);
     if (!difference.empty()) {
@@ -151,19 +166,17 @@ int train(const TrainOptions& options, const CommonOptions& common) {
   const InterruptGuard guard;
   if (folder != nullptr) {
     run.resume(*executor, folder->resume_archive());
-    folder->cut_metrics(run.trainer().completed_steps());
+    folder->cut_metrics(run.completed_steps());
   } else {
     run.start(*executor);
     const std::string name = Path(options.config).stem().string();
     folder = RunFolder::create(options.out.empty() ? Path("runs") / name : Path(options.out), options.force);
   }
   folder->write_config(run.resolved());
-  const Index first = run.trainer().completed_steps();
+  const Index first = run.completed_steps();
   Reporter reporter(common, run, first);
-  reporter.say("training " + std::to_string(run.trainer().stack().registry().total()) + " parameters on " +
-               std::to_string(run.training_bytes()) + " bytes of " + std::to_string(run.files()) + " file(s), " +
-               executor->name() + " (" + executor->instruction_set() + ", " + std::to_string(executor->threads()) +
-               " threads), in " + folder->folder().string() +
+  reporter.say("training " + run.summary() + ", " + executor->name() + " (" + executor->instruction_set() + ", " +
+               std::to_string(executor->threads()) + " threads), in " + folder->folder().string() +
                (first > 0 ? ", resumed at step " + std::to_string(first) : std::string()));
   const TrainingResult result = run.run(*folder, reporter.events());
   reporter.finish();
@@ -190,9 +203,10 @@ int train(const TrainOptions& options, const CommonOptions& common) {
 
 void add_train_command(CLI::App& app, CommandLine& line) {
   auto options = std::make_shared<TrainOptions>();
-  CLI::App* command = app.add_subcommand("train", "train a model from text, or go on with a run");
+  CLI::App* command = app.add_subcommand("train", "train a model, or go on with a run");
   command->add_option("--config", options->config, "the configuration (JSON; configs/schema.json describes it)");
-  command->add_option("--data", options->data, "text files and folders, instead of the config's");
+  command->add_option("--data", options->data,
+                      "text files and folders (of an MLP: CSV files), instead of the config's");
   command->add_option("--out", options->out, "folder of the run (default: runs/NAME, NAME of the config)");
   command->add_option("--resume", options->resume, "go on in this run folder, or from one of its checkpoints");
   command->add_flag("--force", options->force, "move a run that is in the way to DIR.old-N");

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "commands.h"
+#include "mlp_commands.h"
 #include "output.h"
 #include "progress.h"
 #include "samba/backends/registry.h"
@@ -65,6 +66,7 @@ std::string check_line(const verify::ModelCheck& check) {
 
 int verify_model(const VerifyFlags& flags, const CommonOptions& common) {
   const Path path = find_checkpoint(flags.model);
+  refuse_mlp(path, "verify --model", "samba inspect checks its file");
   const auto make = [&](const std::string& device, int threads) {
     CommonOptions wanted = common;
     if (!device.empty()) wanted.device = device;

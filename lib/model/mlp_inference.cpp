@@ -1,5 +1,6 @@
 #include "samba/model/mlp_inference.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "samba/numerics/generator.h"
@@ -47,6 +48,12 @@ Array MlpInference::predict_logits_sessions(std::span<const ConstArray> batches)
 }
 
 ArrayMap MlpInference::weights() const { return mlp_arrays(values_); }
+
+std::int32_t predicted_class(const Array& logits, std::size_t row) {
+  const auto classes =
+      logits.floats().subspan(row * static_cast<std::size_t>(kMlpClasses), static_cast<std::size_t>(kMlpClasses));
+  return static_cast<std::int32_t>(std::max_element(classes.begin(), classes.end()) - classes.begin());
+}
 
 std::vector<float> draw_mlp_values(std::uint64_t seed) {
   std::vector<float> values(static_cast<std::size_t>(kMlpParameters));

@@ -38,6 +38,9 @@ class MlpInference {
 // the order of the parameters. kMlpParameters values.
 std::vector<float> draw_mlp_values(std::uint64_t seed);
 
+// The class with the largest logit of a row, the lowest on ties.
+std::int32_t predicted_class(const Array& logits, std::size_t row);
+
 // The logits of several batches, joined: `predict` gives those of one.
 template <class Predict>
 Array joined_logits(std::span<const ConstArray> batches, Predict&& predict) {

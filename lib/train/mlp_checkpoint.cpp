@@ -210,7 +210,8 @@ class Parser {
   static double read_scalar(const json& config, const char* name) {
     const json& value = config[name];
     if (value.is_binary()) refuse_state(std::string(name) + " must be finite float32");
-    if (!value.is_number()) refuse_state(std::string(name) + " must be a finite float32 scalar, got " + canonical_json(value));
+    if (!value.is_number())
+      refuse_state(std::string(name) + " must be a finite float32 scalar, got " + canonical_json(value));
     return value.get<double>();
   }
 

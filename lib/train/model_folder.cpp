@@ -204,23 +204,28 @@ void check_new_folder(const Path& folder) {
   if (!fs::is_empty(folder)) refuse_value(folder.string() + " is not empty; give a new folder");
 }
 
-void write_model_folder(const StoredModel& model, const Path& folder) {
+void write_new_folder(const Path& folder, const std::function<void(const Path&)>& fill) {
   check_new_folder(folder);
   const Path target = without_slash(folder);
   StagingFolder staging(target);
-  const bool samba = file_form(model) == ModelForm::samba_archive;
-  write_safetensors(staging.path() / "model.safetensors", stored_arrays(ConstWeightMap(model.weights)),
-                    {{"format", kFormat}});
-  if (model.state.training) {
-    write_safetensors(staging.path() / "optimizer.safetensors",
-                      ConstArrayMap(model.moments.begin(), model.moments.end()), {{"format", kFormat}});
-  }
-  nlohmann::ordered_json description;
-  description["format"] = kFormat;
-  description["model_type"] = "samba";
-  description["state"] = samba ? samba_state_json(model.state) : stack_state_json(model.state, model.format());
-  write_file_atomically(staging.path() / "config.json", description.dump(2) + "\n");
+  fill(staging.path());
   staging.move_to(target);
+}
+
+void write_model_folder(const StoredModel& model, const Path& folder) {
+  const bool samba = file_form(model) == ModelForm::samba_archive;
+  write_new_folder(folder, [&](const Path& place) {
+    write_safetensors(place / "model.safetensors", stored_arrays(ConstWeightMap(model.weights)), {{"format", kFormat}});
+    if (model.state.training) {
+      write_safetensors(place / "optimizer.safetensors", ConstArrayMap(model.moments.begin(), model.moments.end()),
+                        {{"format", kFormat}});
+    }
+    nlohmann::ordered_json description;
+    description["format"] = kFormat;
+    description["model_type"] = "samba";
+    description["state"] = samba ? samba_state_json(model.state) : stack_state_json(model.state, model.format());
+    write_file_atomically(place / "config.json", description.dump(2) + "\n");
+  });
 }
 
 std::unique_ptr<SambaStack> load_folder_for_inference(Executor& executor, const Path& folder) {

@@ -6,6 +6,7 @@
 //   optimizer.safetensors   "exp_avg.NAME", "exp_avg_sq.NAME" and "buf_initialized", when it can be trained on
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -27,6 +28,8 @@ StoredModel read_model_folder(const Path& folder, Reading reading);
 void write_model_folder(const StoredModel& model, const Path& folder);
 // Error(value) for a folder that cannot be written.
 void check_new_folder(const Path& folder);
+// Makes a folder that appears whole or not at all: `fill` writes its files to the path it is given.
+void write_new_folder(const Path& folder, const std::function<void(const Path&)>& fill);
 
 std::unique_ptr<SambaStack> load_folder_for_inference(Executor& executor, const Path& folder);
 

@@ -69,10 +69,11 @@ void append(const Path& path, const std::string& text) {
   ::close(descriptor);
 }
 
-// The step in "step-00000020.samba", or -1.
-Index step_of(const std::string& name) {
-  if (!name.starts_with("step-") || !name.ends_with(".samba")) return -1;
-  const std::string digits = name.substr(5, name.size() - 5 - 6);
+// The step in "step-00000020.samba" or "step-00000020.mlp", or -1.
+Index step_of(const Path& name) {
+  const std::string stem = name.stem().string();
+  if (!stem.starts_with("step-") || (name.extension() != ".samba" && name.extension() != ".mlp")) return -1;
+  const std::string digits = stem.substr(5);
   if (digits.size() < kStepDigits || digits.size() > 15 ||
       !std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; })) {
     return -1;
@@ -112,13 +113,19 @@ nlohmann::ordered_json to_json(const StepMetrics& metrics) {
 }
 
 nlohmann::ordered_json to_json(const EvaluationMetrics& metrics) {
-  return {{"step", metrics.step}, {"eval_loss", metrics.eval_loss}, {"bits_per_byte", metrics.bits_per_byte}};
+  nlohmann::ordered_json line = {{"step", metrics.step}, {"eval_loss", metrics.eval_loss}};
+  if (metrics.accuracy) {
+    line["accuracy"] = *metrics.accuracy;
+  } else {
+    line["bits_per_byte"] = metrics.bits_per_byte;
+  }
+  return line;
 }
 
-std::string checkpoint_name(Index step) {
+std::string checkpoint_name(Index step, const std::string& extension) {
   char name[48];
-  std::snprintf(name, sizeof name, "step-%08lld.samba", static_cast<long long>(step));
-  return name;
+  std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
+  return name + extension;
 }
 
 Path find_checkpoint(const Path& path) {
@@ -228,14 +235,14 @@ void RunFolder::draw_loss() const {
 
 Path RunFolder::add_checkpoint(Index step, const CheckpointConfig& keep, Sidecar sidecar,
                                const std::function<std::string(const Path&)>& save) {
-  const std::string name = checkpoint_name(step);
+  const std::string name = checkpoint_name(step, sidecar.extension);
   const Path archive = folder_ / "checkpoints" / name;
   sidecar.sha256 = save(archive);
   nlohmann::ordered_json beside;
   beside["step"] = step;
   beside["profile"] = sidecar.profile;
   beside["sha256"] = sidecar.sha256;
-  beside["tokenizer"] = {{"kind", "bytes"}, {"vocab", 256}};
+  beside["tokenizer"] = sidecar.tokenizer;
   beside["data"] = {{"order", sidecar.data_order}, {"seed", sidecar.data_seed}, {"rows_drawn", sidecar.rows_drawn}};
   Path sidecar_path = archive;
   sidecar_path.replace_extension(".json");
@@ -249,7 +256,7 @@ std::vector<Index> RunFolder::checkpoint_steps() const {
   std::vector<Index> steps;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_ / "checkpoints", error)) {
-    const Index step = step_of(entry.path().filename().string());
+    const Index step = step_of(entry.path().filename());
     if (step >= 0) steps.push_back(step);
   }
   std::sort(steps.begin(), steps.end());
@@ -263,12 +270,10 @@ void RunFolder::remove_old(Index newest, const CheckpointConfig& keep) const {
     return step > newest || (keep.keep_every > 0 && step > 0 && step % keep.keep_every == 0);
   });
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep.keep_last) < steps.size(); ++i) {
-    const Path archive = folder_ / "checkpoints" / checkpoint_name(steps[i]);
-    Path beside = archive;
-    beside.replace_extension(".json");
     std::error_code ignored;  // an old file that stays does no harm
-    fs::remove(archive, ignored);
-    fs::remove(beside, ignored);
+    for (const char* extension : {".samba", ".mlp", ".json"}) {
+      fs::remove(folder_ / "checkpoints" / checkpoint_name(steps[i], extension), ignored);
+    }
   }
 }
 

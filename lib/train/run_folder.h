@@ -2,7 +2,7 @@
 //
 //   config.json                        the resolved configuration, with the SHA-256 of the training bytes
 //   metrics.jsonl                      one object a step, and one an evaluation
-//   checkpoints/step-00000020.samba    the streamed archive; step-00000020.json beside it
+//   checkpoints/step-00000020.samba    the streamed archive, or .mlp; step-00000020.json beside it
 //   latest                             the name of the newest complete checkpoint, replaced atomically
 //   run.log, loss.svg, samples.txt
 //
@@ -40,6 +40,7 @@ struct EvaluationMetrics {
   Index step = 0;
   double eval_loss = 0.0;  // mean over the held-back tail, natural logarithm
   double bits_per_byte = 0.0;
+  std::optional<double> accuracy;  // of a model that tells classes; then there are no bits per byte
 };
 
 nlohmann::ordered_json to_json(const StepMetrics& metrics);
@@ -48,6 +49,8 @@ nlohmann::ordered_json to_json(const EvaluationMetrics& metrics);
 // What stands beside an archive.
 struct Sidecar {
   Index step = 0;
+  std::string extension = ".samba";  // of the checkpoint's name: ".samba", ".mlp"
+  nlohmann::ordered_json tokenizer = {{"kind", "bytes"}, {"vocab", 256}};
   std::string profile;  // of the model
   std::string data_order;
   std::uint64_t data_seed = 0;
@@ -97,7 +100,7 @@ class RunFolder {
 };
 
 // "step-00000020.samba"
-std::string checkpoint_name(Index step);
+std::string checkpoint_name(Index step, const std::string& extension = ".samba");
 
 // The model a user means: a file, a safetensors folder, or the newest checkpoint of a run folder. Error(value) when
 // there is none.

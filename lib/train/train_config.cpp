@@ -167,15 +167,6 @@ BatchConfig read_batch(const json& value, Index& accumulation_steps) {
   return batch;
 }
 
-CheckpointConfig read_checkpoint(const json& value) {
-  const JsonFields fields(value, "/checkpoint", {"every", "keep_last", "keep_every"});
-  CheckpointConfig checkpoint;
-  checkpoint.every = fields.integer("every", checkpoint.every, 0);
-  checkpoint.keep_last = fields.integer("keep_last", checkpoint.keep_last, 0);
-  checkpoint.keep_every = fields.integer("keep_every", checkpoint.keep_every, 0);
-  return checkpoint;
-}
-
 SampleConfig read_sample(const json& value) {
   const JsonFields fields(value, "/sample", {"every", "prompt", "tokens", "temperature"});
   SampleConfig sample;
@@ -211,6 +202,15 @@ void check_together(const TrainConfig& config) {
 
 }  // namespace
 
+CheckpointConfig read_checkpoint_config(const json& value) {
+  const JsonFields fields(value, "/checkpoint", {"every", "keep_last", "keep_every"});
+  CheckpointConfig checkpoint;
+  checkpoint.every = fields.integer("every", checkpoint.every, 0);
+  checkpoint.keep_last = fields.integer("keep_last", checkpoint.keep_last, 0);
+  checkpoint.keep_every = fields.integer("keep_every", checkpoint.keep_every, 0);
+  return checkpoint;
+}
+
 TrainConfig parse_train_config(const json& value, const Path& folder) {
   const JsonFields fields(
       value, "",
@@ -224,7 +224,7 @@ TrainConfig parse_train_config(const json& value, const Path& folder) {
   config.batch = read_batch(section("batch"), accumulation_steps);
   config.optimizer = read_optimizer(section("optimizer"), accumulation_steps, config.model);
   config.schedule = read_schedule(fields.get("schedule"));
-  config.checkpoint = read_checkpoint(section("checkpoint"));
+  config.checkpoint = read_checkpoint_config(section("checkpoint"));
   config.evaluation.every =
       JsonFields(section("evaluation"), "/evaluation", {"every"}).integer("every", config.evaluation.every, 0);
   config.sample = read_sample(section("sample"));
@@ -303,7 +303,7 @@ void set_field(json& target, const std::string& assignment) {
 std::string first_difference(const json& mine, const json& theirs) {
   for (const char* pointer :
        {"/seed", "/model", "/data/sha256", "/data/bytes", "/data/order", "/data/start_positions_sha256",
-        "/data/evaluation_bytes", "/batch", "/optimizer", "/schedule"}) {
+        "/data/evaluation_bytes", "/data/evaluation_rows", "/batch", "/optimizer", "/schedule"}) {
     const json::json_pointer place(pointer);
     const json a = mine.contains(place) ? mine.at(place) : json();
     const json b = theirs.contains(place) ? theirs.at(place) : json();

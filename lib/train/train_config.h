@@ -61,6 +61,9 @@ struct TrainConfig {
 // Checks and completes. Relative paths of the config are taken from `folder`.
 TrainConfig parse_train_config(const nlohmann::json& json, const Path& folder);
 
+// The section /checkpoint.
+CheckpointConfig read_checkpoint_config(const nlohmann::json& section);
+
 // Every field, defaults filled in, paths absolute: parsing it again gives the same configuration.
 nlohmann::ordered_json resolved_json(const TrainConfig& config);
 

@@ -1,7 +1,5 @@
 #include "samba/train/training_loop.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -29,7 +27,11 @@ std::string archive_difference(const SambaTrainer& trainer, const TrainConfig& c
 
 }  // namespace
 
-TrainingRun::TrainingRun(const TrainConfig& config) : config_(config), text_(config.data.paths) {
+TrainingRun::TrainingRun(const TrainConfig& config)
+    : Training({config.steps, config.checkpoint, config.data.evaluation_bytes > 0, config.evaluation.every,
+                config.sample.every}),
+      config_(config),
+      text_(config.data.paths) {
   const auto held_back = static_cast<std::uint64_t>(config_.data.evaluation_bytes);
   const auto length = static_cast<std::uint64_t>(config_.batch.length);
   const std::uint64_t size = text_.size();
@@ -71,11 +73,7 @@ void TrainingRun::resume(Executor& executor, const Path& archive) {
     refuse_value("cannot resume from " + archive.string() + ": " + difference +
                  " differs from the configuration of the run");
   }
-  if (trainer->completed_steps() > config_.steps) {
-    refuse_value("/steps: " + std::to_string(config_.steps) + " is less than the " +
-                 std::to_string(trainer->completed_steps()) + " steps " + archive.string() +
-                 " has; steps is the total");
-  }
+  check_resumed_steps(trainer->completed_steps(), archive);
   trainer_ = std::move(trainer);
 }
 
@@ -85,13 +83,7 @@ StepMetrics TrainingRun::step() {
   std::vector<std::uint64_t> starts(static_cast<std::size_t>(config_.batch.rows));
   order_->starts(done, starts);
   const WindowBatch batch = make_batch(text_, starts, config_.batch.length);
-  StepResult result;
-  try {
-    result = trainer_->train_step(batch.inputs, batch.targets);
-  } catch (const Error& error) {
-    if (error.error_class() != kNonFiniteClass) throw;
-    throw Error(ErrorKind::check, "training stopped at step " + std::to_string(done + 1) + ": " + error.what());
-  }
+  const StepResult result = trainer_->train_step(batch.inputs, batch.targets);
   const Index tokens = config_.batch.rows * config_.batch.length;
   return {result.step,
           result.loss,
@@ -115,7 +107,7 @@ EvaluationMetrics TrainingRun::evaluate() {
     first += rows;
   }
   const double mean = total / static_cast<double>(windows);
-  return {trainer_->completed_steps(), mean, mean / std::log(2.0)};
+  return {trainer_->completed_steps(), mean, mean / std::log(2.0), std::nullopt};
 }
 
 std::string TrainingRun::sample_text() {
@@ -128,55 +120,20 @@ std::string TrainingRun::sample_text() {
   return config_.sample.prompt + decode(trainer_->stack(), {&request, 1}, options)[0].text;
 }
 
-void TrainingRun::checkpoint(RunFolder& folder, const TrainingEvents& events, TrainingResult& result) {
-  const Index step = trainer_->completed_steps();
+Sidecar TrainingRun::sidecar() const {
   Sidecar sidecar;
   sidecar.profile = profile_name(config_.model);
   sidecar.data_order = order_->name();
   sidecar.data_seed = config_.seed;
-  sidecar.rows_drawn = static_cast<std::uint64_t>(step) * static_cast<std::uint64_t>(config_.batch.rows);
-  result.checkpoint = folder.add_checkpoint(step, config_.checkpoint, sidecar,
-                                            [&](const Path& path) { return save_checkpoint(*trainer_, path); });
-  folder.draw_loss();
-  folder.log().info("checkpoint {}", result.checkpoint.string());
-  if (events.on_checkpoint) events.on_checkpoint(step, result.checkpoint);
+  sidecar.rows_drawn = static_cast<std::uint64_t>(completed_steps()) * static_cast<std::uint64_t>(config_.batch.rows);
+  return sidecar;
 }
 
-TrainingResult TrainingRun::run(RunFolder& folder, const TrainingEvents& events) {
-  TrainingResult result;
-  result.step = trainer_->completed_steps();
-  const bool evaluates = config_.data.evaluation_bytes > 0;
-  const auto due = [](Index step, Index every) { return every > 0 && step % every == 0; };
-  folder.log().info("training from step {} to {}", result.step, config_.steps);
-  while (result.step < config_.steps && !result.interrupted) {
-    StepMetrics metrics;
-    try {
-      metrics = step();
-    } catch (const Error& error) {
-      folder.log().error("{}", error.what());
-      throw;
-    }
-    result.step = metrics.step;
-    result.loss = metrics.loss;
-    folder.add_metrics(to_json(metrics));
-    if (events.on_step) events.on_step(metrics);
-    const bool last = result.step == config_.steps;
-    if (evaluates && (last || due(result.step, config_.evaluation.every))) {
-      const EvaluationMetrics evaluation = evaluate();
-      folder.add_metrics(to_json(evaluation));
-      if (events.on_evaluation) events.on_evaluation(evaluation);
-    }
-    if (due(result.step, config_.sample.every)) {
-      const std::string text = sample_text();
-      folder.add_sample(result.step, text);
-      if (events.on_sample) events.on_sample(result.step, text);
-    }
-    result.interrupted = !last && events.interrupted && events.interrupted();
-    if (last || result.interrupted || due(result.step, config_.checkpoint.every)) checkpoint(folder, events, result);
-  }
-  if (result.checkpoint.empty()) result.checkpoint = folder.resume_archive();
-  folder.log().info("{} at step {}", result.interrupted ? "interrupted" : "finished", result.step);
-  return result;
+std::string TrainingRun::save(const Path& path) const { return save_checkpoint(*trainer_, path); }
+
+std::string TrainingRun::summary() const {
+  return std::to_string(trainer_->stack().registry().total()) + " parameters on " + std::to_string(training_bytes_) +
+         " bytes of " + std::to_string(text_.files()) + " file(s)";
 }
 
 }  // namespace samba

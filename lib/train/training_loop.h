@@ -1,10 +1,6 @@
-// A training run from its configuration to its last checkpoint.
-//
-// Every step's windows follow from (seed, step), every other number from the archive: a run that was stopped and
-// resumed has the bits of one that was not.
+// The training of a stack on text: windows of bytes, AdamW, schedule, evaluation on the held-back tail, sample text.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,26 +11,11 @@
 #include "samba/train/run_folder.h"
 #include "samba/train/train_config.h"
 #include "samba/train/trainer.h"
+#include "samba/train/training.h"
 
 namespace samba {
 
-// What a run tells while it goes on; every function may be empty.
-struct TrainingEvents {
-  std::function<void(const StepMetrics&)> on_step;
-  std::function<void(const EvaluationMetrics&)> on_evaluation;
-  std::function<void(Index step, const std::string& text)> on_sample;
-  std::function<void(Index step, const Path& archive)> on_checkpoint;
-  std::function<bool()> interrupted;  // asked after every step
-};
-
-struct TrainingResult {
-  Index step = 0;  // completed
-  float loss = 0.0F;
-  Path checkpoint;
-  bool interrupted = false;
-};
-
-class TrainingRun {
+class TrainingRun final : public Training {
  public:
   // Opens the text, checks it against the configuration. Error(value): no text, shorter than one sequence, a token
   // outside the vocabulary, start positions that do not fit.
@@ -44,27 +25,25 @@ class TrainingRun {
   std::uint64_t training_bytes() const { return training_bytes_; }
   std::size_t files() const { return text_.files(); }
   // resolved_json with the digests of the text.
-  nlohmann::ordered_json resolved() const;
+  nlohmann::ordered_json resolved() const override;
 
-  // A new model, initial values from the seed; or the one of an archive. Error(value) when the archive's configuration
-  // is another one (the message names the field), or has more steps than /steps.
-  void start(Executor& executor);
-  void resume(Executor& executor, const Path& archive);
+  void start(Executor& executor) override;
+  void resume(Executor& executor, const Path& archive) override;
+  Index completed_steps() const override { return trainer_->completed_steps(); }
+  std::string summary() const override;
+  std::string unit() const override { return "tokens"; }
 
   SambaTrainer& trainer() { return *trainer_; }
 
-  // Trains up to config().steps and leaves metrics, samples, checkpoints in `folder`; the last step always has a
-  // checkpoint. A value that is not finite is Error(check): it names step and tensor; the last good checkpoint stays.
-  TrainingResult run(RunFolder& folder, const TrainingEvents& events);
+  EvaluationMetrics evaluate() override;  // mean loss over the held-back tail
 
-  // Mean loss over the held-back tail.
-  EvaluationMetrics evaluate();
+ protected:
+  StepMetrics step() override;
+  std::string sample_text() override;
+  Sidecar sidecar() const override;
+  std::string save(const Path& path) const override;
 
  private:
-  StepMetrics step();
-  void checkpoint(RunFolder& folder, const TrainingEvents& events, TrainingResult& result);
-  std::string sample_text();
-
   TrainConfig config_;
   TextData text_;
   std::uint64_t training_bytes_ = 0;

@@ -1,0 +1,68 @@
+#include "samba/train/training.h"
+
+#include <spdlog/spdlog.h>
+
+#include "samba/core/error.h"
+
+namespace samba {
+
+void Training::check_resumed_steps(Index completed, const Path& checkpoint) const {
+  if (completed <= steps()) return;
+  refuse_value("/steps: " + std::to_string(steps()) + " is less than the " + std::to_string(completed) + " steps " +
+               checkpoint.string() + " has; steps is the total");
+}
+
+StepMetrics Training::checked_step(RunFolder& folder) {
+  try {
+    return step();
+  } catch (const Error& error) {
+    const bool non_finite = error.error_class() == kNonFiniteClass;
+    const std::string message =
+        non_finite ? "training stopped at step " + std::to_string(completed_steps() + 1) + ": " + error.what()
+                   : error.what();
+    folder.log().error("{}", message);
+    if (!non_finite) throw;
+    throw Error(ErrorKind::check, message);
+  }
+}
+
+void Training::checkpoint(RunFolder& folder, const TrainingEvents& events, TrainingResult& result) {
+  const Index done = completed_steps();
+  result.checkpoint =
+      folder.add_checkpoint(done, plan_.checkpoint, sidecar(), [this](const Path& path) { return save(path); });
+  folder.draw_loss();
+  folder.log().info("checkpoint {}", result.checkpoint.string());
+  if (events.on_checkpoint) events.on_checkpoint(done, result.checkpoint);
+}
+
+TrainingResult Training::run(RunFolder& folder, const TrainingEvents& events) {
+  TrainingResult result;
+  result.step = completed_steps();
+  const auto due = [](Index step, Index every) { return every > 0 && step % every == 0; };
+  folder.log().info("training from step {} to {}", result.step, steps());
+  while (result.step < steps() && !result.interrupted) {
+    const StepMetrics metrics = checked_step(folder);
+    result.step = metrics.step;
+    result.loss = metrics.loss;
+    folder.add_metrics(to_json(metrics));
+    if (events.on_step) events.on_step(metrics);
+    const bool last = result.step == steps();
+    if (plan_.evaluates && (last || due(result.step, plan_.evaluation_every))) {
+      const EvaluationMetrics evaluation = evaluate();
+      folder.add_metrics(to_json(evaluation));
+      if (events.on_evaluation) events.on_evaluation(evaluation);
+    }
+    if (due(result.step, plan_.sample_every)) {
+      const std::string text = sample_text();
+      folder.add_sample(result.step, text);
+      if (events.on_sample) events.on_sample(result.step, text);
+    }
+    result.interrupted = !last && events.interrupted && events.interrupted();
+    if (last || result.interrupted || due(result.step, plan_.checkpoint.every)) checkpoint(folder, events, result);
+  }
+  if (result.checkpoint.empty()) result.checkpoint = folder.resume_archive();
+  folder.log().info("{} at step {}", result.interrupted ? "interrupted" : "finished", result.step);
+  return result;
+}
+
+}  // namespace samba

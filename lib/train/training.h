@@ -1,0 +1,81 @@
+// A training run from its configuration to its last checkpoint, whatever the kind of its model.
+//
+// Every step's data follow from (seed, step), every other number from the checkpoint: a run that was stopped and
+// resumed has the bits of one that was not. The kinds are TrainingRun (training_loop.h, stacks on text) and MlpRun
+// (mlp_run.h, the small MLP on rows); make_training() (model_kind.h) chooses.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "samba/kernels/executor.h"
+#include "samba/train/run_folder.h"
+
+namespace samba {
+
+// What a run tells while it goes on; every function may be empty.
+struct TrainingEvents {
+  std::function<void(const StepMetrics&)> on_step;
+  std::function<void(const EvaluationMetrics&)> on_evaluation;
+  std::function<void(Index step, const std::string& text)> on_sample;
+  std::function<void(Index step, const Path& checkpoint)> on_checkpoint;
+  std::function<bool()> interrupted;  // asked after every step
+};
+
+struct TrainingResult {
+  Index step = 0;  // completed
+  float loss = 0.0F;
+  Path checkpoint;
+  bool interrupted = false;
+};
+
+// When a run does what beside its steps.
+struct TrainingPlan {
+  Index steps = 0;  // in all
+  CheckpointConfig checkpoint;
+  bool evaluates = false;
+  Index evaluation_every = 0;  // steps; 0: only at the end
+  Index sample_every = 0;      // steps; 0: never
+};
+
+class Training {
+ public:
+  virtual ~Training() = default;
+
+  // The configuration with the digests of the data.
+  virtual nlohmann::ordered_json resolved() const = 0;
+  // A new model, initial values from the seed; or the one of a checkpoint. Error(value) when the checkpoint was made
+  // with another configuration (the message names the field), or has more steps than /steps.
+  virtual void start(Executor& executor) = 0;
+  virtual void resume(Executor& executor, const Path& checkpoint) = 0;
+
+  virtual Index completed_steps() const = 0;
+  virtual std::string summary() const = 0;  // "195 parameters on 150 rows of 1 file(s)"
+  virtual std::string unit() const = 0;     // what StepMetrics::tokens counts: "tokens", "rows"
+  Index steps() const { return plan_.steps; }
+
+  // Trains up to steps() and leaves metrics, samples, checkpoints in `folder`; the last step always has a checkpoint. A
+  // value that is not finite is Error(check): it names the step; the last good checkpoint stays.
+  TrainingResult run(RunFolder& folder, const TrainingEvents& events);
+
+ protected:
+  explicit Training(const TrainingPlan& plan) : plan_(plan) {}
+
+  virtual StepMetrics step() = 0;
+  virtual EvaluationMetrics evaluate() = 0;
+  virtual std::string sample_text() { return ""; }
+  virtual Sidecar sidecar() const = 0;
+  virtual std::string save(const Path& path) const = 0;  // returns the file's SHA-256
+
+  // Error(value) when a checkpoint has more steps than the run.
+  void check_resumed_steps(Index completed, const Path& checkpoint) const;
+
+ private:
+  StepMetrics checked_step(RunFolder& folder);
+  void checkpoint(RunFolder& folder, const TrainingEvents& events, TrainingResult& result);
+
+  TrainingPlan plan_;
+};
+
+}  // namespace samba
