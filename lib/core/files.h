@@ -59,8 +59,8 @@ class MappedFile {
 };
 
 // A file being written: content goes to a new file in the target's folder (created exclusively, mode 0600); commit()
-// makes it durable and puts it in the target's place with `mode` less the umask. Without commit(), or when it fails, the
-// temporary file is removed and the target stays as it was.
+// makes it durable and puts it in the target's place with `mode` less the umask. Without commit(), or when it fails,
+// the temporary file is removed and the target stays as it was.
 class AtomicFile {
  public:
   explicit AtomicFile(Path target, unsigned mode = 0644);
