@@ -9,7 +9,8 @@ namespace {
 using Catch::Matchers::Contains;
 using Catch::Matchers::StartsWith;
 
-const std::vector<std::string> kCommands = {"train", "decode", "prefill", "verify", "convert", "inspect", "completion"};
+const std::vector<std::string> kCommands = {"train",   "decode",   "prefill",         "verify",    "convert",
+                                            "inspect", "tokenize", "train-tokenizer", "completion"};
 
 TEST_CASE("--version says version, build flags, devices and the instruction set chosen") {
   const CommandResult result = samba_command({"--version"});
@@ -98,7 +99,7 @@ TEST_CASE("completion scripts parse and complete commands and flags") {
     CHECK(std::system(("bash -c '" + script + "'").c_str()) == 0);
     return read_file(folder.path() / "reply");
   };
-  CHECK(complete("samba tr", 1) == "train\n");
+  CHECK(complete("samba tr", 1) == "train train-tokenizer\n");
   CHECK_THAT(complete("samba decode --temp", 2), Contains("--temperature"));
   CHECK_THAT(complete("samba decode --device r", 3), Contains("reference"));
   CHECK_THAT(samba_command({"completion", "zsh"}).out, StartsWith("#compdef samba"));
