@@ -6,7 +6,9 @@
 
 #include <algorithm>
 
+#include "samba/backends/cpu/packed_cells-inl.h"
 #include "samba/backends/cpu/vectors-inl.h"
+#include "samba/kernels/weight.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace samba::cpu::HWY_NAMESPACE {
@@ -16,6 +18,12 @@ void gather_rows(Index first, Index end, Index width, const std::int32_t* ids, c
   for (Index t = first; t < end; ++t) {
     const float* row = weight + ids[t] * width;
     over_vectors(d, 0, width, [&](auto io, Index j) HWY_ATTR { io.store(io.load(row + j), y + t * width + j); });
+  }
+}
+
+void gather_packed_rows(Index first, Index end, const std::int32_t* ids, const ConstPackedWeight& weight, float* y) {
+  for (Index t = first; t < end; ++t) {
+    expand_rows<true>(packed_rows(weight, ids[t], ids[t] + 1), y + t * weight.columns);
   }
 }
 
@@ -46,6 +54,7 @@ namespace samba::cpu {
 namespace {
 
 HWY_EXPORT(gather_rows);
+HWY_EXPORT(gather_packed_rows);
 HWY_EXPORT(scatter_columns);
 
 constexpr Index kGrain = 32768;    // floats a thread should have to be worth its start
@@ -58,6 +67,13 @@ void EmbeddingCpu::embedding_forward(Index positions, Index width, const std::in
   const auto run = SAMBA_CPU_KERNEL(context_, gather_rows);
   context_.parallel(positions, std::max<Index>(1, kGrain / width),
                     [&](Index first, Index end, int) { run(first, end, width, ids, weight, y); });
+}
+
+void EmbeddingCpu::embedding_forward(Index positions, Index width, const std::int32_t* ids,
+                                     const ConstPackedWeight& weight, float* y) {
+  const auto run = SAMBA_CPU_KERNEL(context_, gather_packed_rows);
+  context_.parallel(positions, std::max<Index>(1, kGrain / width),
+                    [&](Index first, Index end, int) { run(first, end, ids, weight, y); });
 }
 
 void EmbeddingCpu::embedding_backward(Index positions, Index vocab, Index width, const std::int32_t* ids,

@@ -20,6 +20,8 @@ class EmbeddingCpu final : public EmbeddingKernels {
   explicit EmbeddingCpu(Context& context) : context_(context) {}
 
   void embedding_forward(Index positions, Index width, const std::int32_t* ids, const float* weight, float* y) override;
+  void embedding_forward(Index positions, Index width, const std::int32_t* ids, const ConstPackedWeight& weight,
+                         float* y) override;
   void embedding_backward(Index positions, Index vocab, Index width, const std::int32_t* ids, const float* dy,
                           bool carry, Index padding_id, float* d_weight) override;
 

@@ -11,7 +11,7 @@
 #define SAMBA_CPU_GEMM_TILE_INL_H_
 #endif
 
-#include "samba/backends/cpu/lanes-inl.h"
+#include "samba/backends/cpu/packed_cells-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace samba::cpu::HWY_NAMESPACE {
@@ -26,9 +26,11 @@ inline constexpr int kTileRows = 6;
 inline constexpr int kTileVectors = 2;
 #endif
 
+template <class Cells>
 struct TileLeaf {
-  const float* a;  // [length][rows of the tile], packed
-  const float* b;  // [length][V * lanes], packed
+  const float* a;                 // [length][rows of the tile], packed
+  const typename Cells::Cell* b;  // [length][V * lanes], packed
+  const float* scales;            // [V * lanes], of int8 cells
   Index length;
   Index leaf;  // t
   bool last;
@@ -39,8 +41,8 @@ struct TileLeaf {
   Index columns;  // valid columns, <= V * lanes
 };
 
-template <int R, int V>
-HWY_INLINE void run_tile_leaf(const TileLeaf& leaf) {
+template <class Cells, int R, int V>
+HWY_INLINE void run_tile_leaf(const TileLeaf<Cells>& leaf) {
   const hn::ScalableTag<float> d;
   const Index lanes = static_cast<Index>(hn::Lanes(d));
   hn::Vec<decltype(d)> acc[R][V];
@@ -50,11 +52,14 @@ HWY_INLINE void run_tile_leaf(const TileLeaf& leaf) {
     for (int j = 0; j < V; ++j) acc[i][j] = hn::Zero(d);
   }
   const float* HWY_RESTRICT a = leaf.a;
-  const float* HWY_RESTRICT b = leaf.b;
+  const typename Cells::Cell* HWY_RESTRICT b = leaf.b;
+  hn::Vec<decltype(d)> scales[V];
+#pragma GCC unroll 3
+  for (int j = 0; j < V; ++j) scales[j] = Cells::kScaled ? hn::Load(d, leaf.scales + j * lanes) : hn::Zero(d);
   for (Index p = 0; p < leaf.length; ++p) {
     hn::Vec<decltype(d)> columns[V];
 #pragma GCC unroll 3
-    for (int j = 0; j < V; ++j) columns[j] = flush_operand(d, hn::Load(d, b + j * lanes));
+    for (int j = 0; j < V; ++j) columns[j] = flush_operand(d, Cells::load(d, b + j * lanes, scales[j]));
 #pragma GCC unroll 8
     for (int i = 0; i < R; ++i) {
       const auto value = flush_operand(d, hn::Set(d, a[i]));
@@ -108,41 +113,42 @@ HWY_INLINE void run_tile_leaf(const TileLeaf& leaf) {
   }
 }
 
-template <int V>
-void run_tile_rows(int rows, const TileLeaf& leaf) {
+template <class Cells, int V>
+void run_tile_rows(int rows, const TileLeaf<Cells>& leaf) {
   switch (rows) {
     case 1:
-      return run_tile_leaf<1, V>(leaf);
+      return run_tile_leaf<Cells, 1, V>(leaf);
     case 2:
-      return run_tile_leaf<2, V>(leaf);
+      return run_tile_leaf<Cells, 2, V>(leaf);
     case 3:
-      return run_tile_leaf<3, V>(leaf);
+      return run_tile_leaf<Cells, 3, V>(leaf);
     case 4:
-      return run_tile_leaf<4, V>(leaf);
+      return run_tile_leaf<Cells, 4, V>(leaf);
     case 5:
-      return run_tile_leaf<5, V>(leaf);
+      return run_tile_leaf<Cells, 5, V>(leaf);
     case 6:
-      return run_tile_leaf<6, V>(leaf);
+      return run_tile_leaf<Cells, 6, V>(leaf);
 #if HWY_TARGET <= HWY_AVX3
     case 7:
-      return run_tile_leaf<7, V>(leaf);
+      return run_tile_leaf<Cells, 7, V>(leaf);
     case 8:
-      return run_tile_leaf<8, V>(leaf);
+      return run_tile_leaf<Cells, 8, V>(leaf);
 #endif
     default:
       return;
   }
 }
 
-HWY_INLINE void run_tile(int rows, int vectors, const TileLeaf& leaf) {
+template <class Cells>
+HWY_INLINE void run_tile(int rows, int vectors, const TileLeaf<Cells>& leaf) {
   switch (vectors) {
     case 1:
-      return run_tile_rows<1>(rows, leaf);
+      return run_tile_rows<Cells, 1>(rows, leaf);
     case 2:
-      return run_tile_rows<2>(rows, leaf);
+      return run_tile_rows<Cells, 2>(rows, leaf);
 #if HWY_TARGET <= HWY_AVX3
     case 3:
-      return run_tile_rows<3>(rows, leaf);
+      return run_tile_rows<Cells, 3>(rows, leaf);
 #endif
     default:
       return;

@@ -3,7 +3,12 @@
 // Both operands are packed: A into tiles of R rows, [K][R]; B into panels of V vectors of columns, [K][V * lanes]. A
 // block of rows walks the leaves of one panel together, so that a leaf of the panel stays in the first-level cache and
 // the partial tiles wait in the second. Threads take blocks and panels; no cell is ever split.
+//
+// The panels of a weight in bfloat16 or int8 keep its cells. A single tile of rows expands them in registers, so that
+// decoding reads half or a quarter of the bytes; a block of several tiles expands a leaf of the panel once.
 #pragma once
+
+#include <bit>
 
 #include "samba/backends/cpu/context.h"
 #include "samba/kernels/linear.h"
@@ -17,11 +22,16 @@ struct TileShape {
   Index lanes;
 };
 
+// Levels of waiting partials that `leaves` leaves can need.
+inline Index tree_levels(Index leaves) { return std::bit_width(static_cast<std::uint64_t>(leaves)); }
+
 struct PackedProduct {
   Index m, n, k;
   const float* a;  // tile i starts at a + i * R * k
-  const float* b;  // panel j starts at b + j * V * lanes * k
-  float* c;        // [m, n]
+  WeightFormat format;
+  const void* b;        // cells of the format; panel j starts at cell j * V * lanes * k
+  const float* scales;  // of int8: 2^exponent of each column
+  float* c;             // [m, n]
 };
 
 class LinearCpu final : public LinearKernels {
@@ -30,8 +40,10 @@ class LinearCpu final : public LinearKernels {
 
   void gemm(Layout layout, Index m, Index n, Index k, const float* a, const float* b, float* c) override;
   std::unique_ptr<PreparedWeight> prepare(Index n, Index k, const float* weight) override;
-  void refresh(PreparedWeight& prepared, const float* weight) override;
+  std::unique_ptr<PreparedWeight> prepare(const ConstPackedWeight& weight) override;
+  void refresh(PreparedWeight& prepared, const WeightView& weight) override;
   void linear(const PreparedWeight& weight, Index m, const float* x, float* y) override;
+  void expand(const ConstPackedWeight& packed, float* values) override;
   void add_bias(Index m, Index n, const float* bias, float* y) override;
   void column_sum(Index rows, Index width, const float* v, float* out) override;
   float dot(Index n, const float* a, const float* b) override;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "samba/kernels/weight.h"
 #include "samba/numerics/float32.h"
 
 namespace samba::reference {
@@ -10,6 +11,15 @@ void EmbeddingReference::embedding_forward(Index positions, Index width, const s
                                            float* y) {
   for (Index t = 0; t < positions; ++t) {
     for (Index j = 0; j < width; ++j) y[t * width + j] = flush(weight[ids[t] * width + j]);
+  }
+}
+
+void EmbeddingReference::embedding_forward(Index positions, Index width, const std::int32_t* ids,
+                                           const ConstPackedWeight& weight, float* y) {
+  for (Index t = 0; t < positions; ++t) {
+    const std::span<float> row(y + t * width, static_cast<std::size_t>(width));
+    expand(packed_rows(weight, ids[t], ids[t] + 1), row);
+    for (float& value : row) value = flush(value);
   }
 }
 

@@ -65,12 +65,28 @@ class TransposedWeight final : public PreparedWeight {
   }
   Index rows() const override { return n_; }
   Index columns() const override { return k_; }
+  WeightFormat format() const override { return WeightFormat::float32; }
+  std::size_t byte_size() const override { return values_.size() * sizeof(float); }
   void refresh(const float* weight) { transpose(n_, k_, weight, values_.data()); }
   const float* values() const { return values_.data(); }  // [k, n]
 
  private:
   Index n_, k_;
   std::vector<float> values_;
+};
+
+class PackedCopy final : public PreparedWeight {
+ public:
+  explicit PackedCopy(const ConstPackedWeight& weight) : weight_(weight) {}
+  Index rows() const override { return weight_.rows(); }
+  Index columns() const override { return weight_.columns(); }
+  WeightFormat format() const override { return weight_.format(); }
+  std::size_t byte_size() const override { return weight_.byte_size(); }
+  void refresh(const ConstPackedWeight& weight) { weight_ = PackedWeight(weight); }
+  ConstPackedWeight view() const { return weight_.view(); }
+
+ private:
+  PackedWeight weight_;
 };
 
 SAMBA_FMA_CLONES float dot_product(Index n, const float* a, const float* b) {
@@ -97,13 +113,30 @@ std::unique_ptr<PreparedWeight> LinearReference::prepare(Index n, Index k, const
   return std::make_unique<TransposedWeight>(n, k, weight);
 }
 
-void LinearReference::refresh(PreparedWeight& prepared, const float* weight) {
-  static_cast<TransposedWeight&>(prepared).refresh(weight);
+std::unique_ptr<PreparedWeight> LinearReference::prepare(const ConstPackedWeight& weight) {
+  return std::make_unique<PackedCopy>(weight);
+}
+
+void LinearReference::refresh(PreparedWeight& prepared, const WeightView& weight) {
+  if (weight.is_packed()) {
+    static_cast<PackedCopy&>(prepared).refresh(weight.packed());
+  } else {
+    static_cast<TransposedWeight&>(prepared).refresh(weight.values());
+  }
 }
 
 void LinearReference::linear(const PreparedWeight& weight, Index m, const float* x, float* y) {
   const Index n = weight.rows(), k = weight.columns();
+  if (weight.format() != WeightFormat::float32) {
+    std::vector<float> values(static_cast<std::size_t>(n * k));
+    expand(static_cast<const PackedCopy&>(weight).view(), values.data());
+    return gemm(Layout::nt, m, n, k, x, values.data(), y);
+  }
   multiply({m, n, k, x, k, 1, static_cast<const TransposedWeight&>(weight).values(), y});
+}
+
+void LinearReference::expand(const ConstPackedWeight& packed, float* values) {
+  samba::expand(packed, {values, static_cast<std::size_t>(packed.rows * packed.columns)});
 }
 
 void LinearReference::add_bias(Index m, Index n, const float* bias, float* y) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "samba/core/array.h"
+#include "samba/numerics/packed_weight.h"
 
 namespace samba {
 
@@ -11,6 +12,9 @@ class EmbeddingKernels {
 
   // y[t, :] = F(weight[ids[t], :])
   virtual void embedding_forward(Index positions, Index width, const std::int32_t* ids, const float* weight,
+                                 float* y) = 0;
+  // The same from a packed table in device memory; a row is expanded when it is read.
+  virtual void embedding_forward(Index positions, Index width, const std::int32_t* ids, const ConstPackedWeight& weight,
                                  float* y) = 0;
 
   // d_weight[ids[t], j] = F(d_weight + F(dy[t, j])), t ascending, one chain a cell. Starts from +0 everywhere, or with

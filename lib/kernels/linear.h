@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "samba/core/array.h"
+#include "samba/kernels/weight.h"
 
 namespace samba {
 
@@ -17,12 +18,14 @@ enum class Layout {
 };
 
 // A weight[n, k] laid out for y = x W^T in the way its executor likes. Made by LinearKernels::prepare; it is a copy,
-// later edits of the weight are seen after refresh().
+// later edits of the weight are seen after refresh(). A packed weight stays packed and is expanded by each product.
 class PreparedWeight {
  public:
   virtual ~PreparedWeight() = default;
   virtual Index rows() const = 0;     // n, the output width
   virtual Index columns() const = 0;  // k, the input width
+  virtual WeightFormat format() const = 0;
+  virtual std::size_t byte_size() const = 0;  // of what a product reads
 };
 
 class LinearKernels {
@@ -33,9 +36,14 @@ class LinearKernels {
   virtual void gemm(Layout layout, Index m, Index n, Index k, const float* a, const float* b, float* c) = 0;
 
   virtual std::unique_ptr<PreparedWeight> prepare(Index n, Index k, const float* weight) = 0;
-  virtual void refresh(PreparedWeight& prepared, const float* weight) = 0;  // allocates nothing
-  // y[m, n] = x[m, k] W^T
+  virtual std::unique_ptr<PreparedWeight> prepare(const ConstPackedWeight& weight) = 0;
+  // `weight` has the format and size of the prepared one. Allocates nothing.
+  virtual void refresh(PreparedWeight& prepared, const WeightView& weight) = 0;
+  // y[m, n] = x[m, k] W^T, W the expanded values of a packed weight
   virtual void linear(const PreparedWeight& weight, Index m, const float* x, float* y) = 0;
+
+  // values[rows, columns] = the expanded matrix, not flushed                        spec 50 A4, A5
+  virtual void expand(const ConstPackedWeight& packed, float* values) = 0;
 
   // y[m, n] = F(F(y) + F(bias[n])), in place                                       spec 10 section 4.1
   virtual void add_bias(Index m, Index n, const float* bias, float* y) = 0;

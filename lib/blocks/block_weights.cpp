@@ -1,0 +1,58 @@
+#include "samba/blocks/block_weights.h"
+
+#include <algorithm>
+#include <string>
+
+#include "samba/core/error.h"
+
+namespace samba {
+
+BlockWeights::BlockWeights(Executor& executor, std::vector<Part> parts) : executor_(executor), slots_(parts.size()) {
+  for (std::size_t i = 0; i < parts.size(); ++i) slots_[i].part = parts[i];
+}
+
+void BlockWeights::bind(std::span<const WeightView> weights) {
+  const auto there = std::count_if(slots_.begin(), slots_.end(), [](const Slot& s) { return s.part != Part::absent; });
+  if (weights.size() != static_cast<std::size_t>(there)) {
+    throw Error(ErrorKind::internal,
+                "a block of " + std::to_string(there) + " weights was given " + std::to_string(weights.size()));
+  }
+  std::size_t next = 0;
+  for (Slot& slot : slots_) {
+    if (slot.part == Part::absent) continue;
+    slot.view = weights[next++];
+    slot.expanded = DeviceArray<float>();
+    if (slot.part != Part::elements || !slot.view.is_packed()) continue;
+    const ConstPackedWeight& packed = slot.view.packed();
+    slot.expanded = DeviceArray<float>(executor_.memory(), packed.rows * packed.columns);
+  }
+  refresh();
+}
+
+void BlockWeights::refresh() {
+  for (Slot& slot : slots_) {
+    if (slot.expanded.size() > 0) executor_.linear().expand(slot.view.packed(), slot.expanded.data());
+  }
+}
+
+const float* BlockWeights::elements(std::size_t slot) const {
+  return slots_[slot].view.is_packed() ? slots_[slot].expanded.data() : slots_[slot].view.values();
+}
+
+const float* BlockWeights::matrix(std::size_t slot, Workspace& workspace) const {
+  const WeightView& view = slots_[slot].view;
+  if (!view.is_packed()) return view.values();
+  float* values = workspace.floats(view.packed().rows * view.packed().columns);
+  executor_.linear().expand(view.packed(), values);
+  return values;
+}
+
+void BlockWeights::prepare(std::size_t slot, std::unique_ptr<PreparedWeight>& prepared, Index rows,
+                           Index columns) const {
+  const WeightView& view = slots_[slot].view;
+  LinearKernels& linear = executor_.linear();
+  if (prepared != nullptr && prepared->format() == view.format()) return linear.refresh(*prepared, view);
+  prepared = view.is_packed() ? linear.prepare(view.packed()) : linear.prepare(rows, columns, view.values());
+}
+
+}  // namespace samba
