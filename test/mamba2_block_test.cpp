@@ -200,7 +200,7 @@ TEST_CASE("on the cpu a mamba2 step and a second training pass of a shape alloca
     Workspace workspace(executor->memory());
     const ArrayMap weights = drawn_weights(block.weight_specs());
     ArrayMap gradients = weights;
-    std::vector<const float*> values;
+    std::vector<WeightView> values;
     std::vector<float*> outputs;
     for (const WeightSpec& spec : block.weight_specs()) {
       values.push_back(weights.at(spec.name).floats().data());

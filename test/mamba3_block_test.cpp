@@ -38,7 +38,7 @@ std::vector<Device> devices() {
 struct Fixture {
   explicit Fixture(const Device& device = {"reference", {}})
       : executor(make_executor(device.name, device.options)), block(*executor, kModel), workspace(executor->memory()) {
-    std::vector<const float*> pointers;
+    std::vector<WeightView> pointers;
     for (const WeightSpec& spec : block.weight_specs()) {
       const bool matrix = spec.name == "in_proj.weight" || spec.name == "out_proj.weight";
       const float mean = matrix ? 0.0F : (spec.name == "dt_bias" ? -1.0F : 1.0F);

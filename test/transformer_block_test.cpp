@@ -49,7 +49,7 @@ std::vector<TransformerOptions> option_sets() {
 struct Fixture {
   Fixture(Executor& on, const TransformerOptions& options)
       : executor(on), block(on, options), weights(drawn_weights(block.weight_specs())), workspace(on.memory()) {
-    std::vector<const float*> pointers;
+    std::vector<WeightView> pointers;
     for (const WeightSpec& spec : block.weight_specs()) pointers.push_back(weights.at(spec.name).floats().data());
     block.bind_weights(pointers);
   }
@@ -234,7 +234,7 @@ TEST_CASE("edited weights are seen after weights_changed") {
   fixture.block.weights_changed();
   Fixture fresh(*executor, sizes(2, 1, 4, 8, 0));
   for (auto& [name, array] : fresh.weights) array = fixture.weights.at(name);
-  std::vector<const float*> pointers;
+  std::vector<WeightView> pointers;
   for (const WeightSpec& spec : fresh.block.weight_specs())
     pointers.push_back(fresh.weights.at(spec.name).floats().data());
   fresh.block.bind_weights(pointers);

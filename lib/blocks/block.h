@@ -12,6 +12,7 @@
 #include "samba/blocks/stages.h"
 #include "samba/core/array.h"
 #include "samba/kernels/executor.h"
+#include "samba/kernels/weight.h"
 
 namespace samba {
 
@@ -44,9 +45,10 @@ class Block {
   virtual Index d_model() const = 0;
   virtual const std::vector<WeightSpec>& weight_specs() const = 0;  // in registry order
 
-  // Device pointers in the order of weight_specs(); they must stay valid while the block is used. Weights are read when
-  // bound: after editing them call weights_changed(), which re-reads what was laid out anew and allocates nothing.
-  virtual void bind_weights(std::span<const float* const> weights) = 0;
+  // Device memory in the order of weight_specs(); it must stay valid while the block is used. Any matrix (rank 2) may
+  // be packed: the block computes with its expanded values. Weights are read when bound: after editing them call
+  // weights_changed(), which re-reads what was laid out anew and allocates nothing.
+  virtual void bind_weights(std::span<const WeightView> weights) = 0;
   virtual void weights_changed() = 0;
 
   // max_tokens: capacity in positions (a Mamba state has none and ignores it).

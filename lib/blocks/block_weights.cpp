@@ -2,13 +2,25 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "samba/core/error.h"
 
 namespace samba {
 
-BlockWeights::BlockWeights(Executor& executor, std::vector<Part> parts) : executor_(executor), slots_(parts.size()) {
-  for (std::size_t i = 0; i < parts.size(); ++i) slots_[i].part = parts[i];
+BlockWeights::BlockWeights(Executor& executor, std::vector<SlotSpec> slots)
+    : executor_(executor), slots_(slots.size()) {
+  for (std::size_t i = 0; i < slots.size(); ++i) static_cast<SlotSpec&>(slots_[i]) = std::move(slots[i]);
+}
+
+BlockWeights::BlockWeights(Executor& executor, const std::vector<WeightSpec>& specs,
+                           std::span<const std::size_t> products)
+    : executor_(executor), slots_(specs.size()) {
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const bool product = std::find(products.begin(), products.end(), i) != products.end();
+    slots_[i].part = product ? Part::product : Part::elements;
+    slots_[i].shape = specs[i].shape;
+  }
 }
 
 void BlockWeights::bind(std::span<const WeightView> weights) {
@@ -47,12 +59,13 @@ const float* BlockWeights::matrix(std::size_t slot, Workspace& workspace) const 
   return values;
 }
 
-void BlockWeights::prepare(std::size_t slot, std::unique_ptr<PreparedWeight>& prepared, Index rows,
-                           Index columns) const {
+void BlockWeights::prepare(std::size_t slot, std::unique_ptr<PreparedWeight>& prepared) const {
+  if (slots_[slot].part != Part::product) return;
   const WeightView& view = slots_[slot].view;
+  const Shape& shape = slots_[slot].shape;
   LinearKernels& linear = executor_.linear();
   if (prepared != nullptr && prepared->format() == view.format()) return linear.refresh(*prepared, view);
-  prepared = view.is_packed() ? linear.prepare(view.packed()) : linear.prepare(rows, columns, view.values());
+  prepared = view.is_packed() ? linear.prepare(view.packed()) : linear.prepare(shape[0], shape[1], view.values());
 }
 
 }  // namespace samba

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "samba/blocks/block.h"
 #include "samba/kernels/executor.h"
 #include "samba/kernels/weight.h"
 
@@ -17,8 +18,13 @@ class BlockWeights {
  public:
   enum class Part { absent, elements, product };
 
-  // One entry a slot.
-  BlockWeights(Executor& executor, std::vector<Part> parts);
+  struct SlotSpec {
+    Part part = Part::absent;
+    Shape shape = {};
+  };
+  BlockWeights(Executor& executor, std::vector<SlotSpec> slots);
+  // One slot a weight, in the order of `specs`; `products`: the slots of products.
+  BlockWeights(Executor& executor, const std::vector<WeightSpec>& specs, std::span<const std::size_t> products);
 
   // The views of all slots that are not absent, in slot order.
   void bind(std::span<const WeightView> weights);
@@ -31,11 +37,10 @@ class BlockWeights {
   // Of the matrix of a product.
   const float* matrix(std::size_t slot, Workspace& workspace) const;
   // Lays the matrix out for linear(), anew or in place.
-  void prepare(std::size_t slot, std::unique_ptr<PreparedWeight>& prepared, Index rows, Index columns) const;
+  void prepare(std::size_t slot, std::unique_ptr<PreparedWeight>& prepared) const;
 
  private:
-  struct Slot {
-    Part part = Part::absent;
+  struct Slot : SlotSpec {
     WeightView view;
     DeviceArray<float> expanded;  // of packed elements
   };

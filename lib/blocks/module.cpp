@@ -24,11 +24,22 @@ MakeRules* find_rules(const std::string& kind) {
   throw Error(ErrorKind::internal, "a kind of block without rules: " + kind);
 }
 
+// What the rules of a kind look at: names, dtypes and shapes. A packed weight counts as the float32 array it stands
+// for.
+ConstArrayMap outlines(const ConstWeightMap& weights) {
+  ConstArrayMap arrays;
+  for (const auto& [name, weight] : weights) {
+    arrays.emplace(name, weight.is_packed() ? ConstArray{DType::float32, weight.shape(), nullptr} : weight.array());
+  }
+  return arrays;
+}
+
 std::shared_ptr<const BlockRules> make_rules(Executor& executor, const std::string& kind, const nlohmann::json& options,
-                                             const ConstArrayMap& weights) {
+                                             const ConstWeightMap& weights) {
   MakeRules* const make = find_rules(kind);
   try {
-    return make(executor, options, weights);
+    samba::weight_format(weights);  // refuses a mixture
+    return make(executor, options, outlines(weights));
   } catch (const Error& error) {
     throw Error(error.kind(), error.error_class(), class_prefix(kind) + "Block: " + error.what());
   }
@@ -51,12 +62,12 @@ std::string class_prefix(std::string_view kind) {
   return prefix;
 }
 
-BlockModule::Impl::Impl(Executor& on, std::shared_ptr<const BlockRules> of, Use for_use)
+BlockModule::Impl::Impl(Executor& on, std::shared_ptr<const BlockRules> of, const ConstWeightMap& values, Use for_use)
     : executor(on),
       rules(std::move(of)),
       kind(rules->kind()),
       use(for_use),
-      weights(std::make_shared<BoundWeights>(executor, *rules)),
+      weights(std::make_shared<BoundWeights>(executor, *rules, values)),
       workspace(executor.memory()) {
   weights->version = ++versions;
 }
@@ -70,12 +81,8 @@ void BlockModule::Impl::refuse_if_inference() const {
 }
 
 BlockModule::BlockModule(Executor& executor, const std::string& kind, const nlohmann::json& options,
-                         const ConstArrayMap& weights, Use use)
-    : impl_(std::make_shared<Impl>(executor, make_rules(executor, kind, options, weights), use)) {
-  const std::vector<WeightSpec>& specs = weight_specs();
-  for (std::size_t i = 0; i < specs.size(); ++i) impl_->weights->arrays[i].upload(weights.at(specs[i].name).floats());
-  impl_->weights->bind();
-}
+                         const ConstWeightMap& weights, Use use)
+    : impl_(std::make_shared<Impl>(executor, make_rules(executor, kind, options, weights), weights, use)) {}
 
 BlockModule::~BlockModule() = default;
 BlockModule::BlockModule(BlockModule&&) noexcept = default;
@@ -91,7 +98,7 @@ nlohmann::json BlockModule::options() const {
 }
 Index BlockModule::d_model() const { return impl_->d_model(); }
 const std::vector<WeightSpec>& BlockModule::weight_specs() const { return impl_->weights->block->weight_specs(); }
-std::string BlockModule::weight_format() const { return "float32"; }
+std::string BlockModule::weight_format() const { return std::string(weight_format_name(impl_->weights->format())); }
 
 Index BlockModule::parameter_count() const {
   Index count = 0;
@@ -100,10 +107,7 @@ Index BlockModule::parameter_count() const {
 }
 
 Array BlockModule::weight(const std::string& name) const {
-  const std::size_t index = weight_index(weight_specs(), name);
-  Array values(DType::float32, weight_specs()[index].shape);
-  impl_->weights->arrays[index].download(values.floats().data());
-  return values;
+  return expand(impl_->weights->arrays[weight_index(weight_specs(), name)].download());
 }
 
 ArrayMap BlockModule::weights() const {
@@ -112,37 +116,56 @@ ArrayMap BlockModule::weights() const {
   return all;
 }
 
-const float* BlockModule::device_weight(const std::string& name) const {
-  return impl_->weights->arrays[weight_index(weight_specs(), name)].data();
+WeightMap BlockModule::stored_weights() const {
+  WeightMap all;
+  for (std::size_t i = 0; i < weight_specs().size(); ++i) {
+    all.emplace(weight_specs()[i].name, impl_->weights->arrays[i].download());
+  }
+  return all;
 }
 
-void BlockModule::set_weight(const std::string& name, ConstArray value) {
+const float* BlockModule::device_weight(const std::string& name) const {
+  const DeviceWeight& weight = impl_->weights->arrays[weight_index(weight_specs(), name)];
+  if (!weight.view().is_packed()) return weight.view().values();
+  refuse_value("weight " + name + " is stored as " + std::string(weight_format_name(weight.format())) +
+               " and has no float32 values in the executor's memory; weight() gives an expanded copy");
+}
+
+void BlockModule::set_weight(const std::string& name, const ConstWeight& value) {
   impl_->named("set_weight", [&] {
     const ModuleGuard guard(*impl_);
     const std::size_t index = weight_index(weight_specs(), name);
-    refuse_other_array("weight " + name, value, weight_specs()[index].shape);
-    impl_->set_weight(index, value.floats());
+    const ConstArrayMap outline = outlines({{name, value}});
+    refuse_other_array("weight " + name, outline.at(name), weight_specs()[index].shape);
+    impl_->set_weight(index, value);
   });
 }
 
-void BlockModule::Impl::set_weight(std::size_t index, const float* values) {
-  const long own = reported == weights ? 2 : 1;
-  if (weights.use_count() > own) {
-    auto edited = std::make_shared<BoundWeights>(executor, *rules);
-    for (std::size_t i = 0; i < edited->arrays.size(); ++i) {
-      const DeviceArray<float>& from = weights->arrays[i];
-      executor.memory().copy(edited->arrays[i].data(), from.data(), from.byte_size());
+void BlockModule::Impl::set_weight(std::size_t index, const ConstWeight& value) {
+  if (value.is_packed()) {
+    for (std::size_t i = 0; i < weights->arrays.size(); ++i) {
+      const WeightFormat format = weights->arrays[i].format();
+      if (i == index || format == WeightFormat::float32 || format == value.format()) continue;
+      refuse_value("weights mix formats: the block holds " + std::string(weight_format_name(format)) + ", given " +
+                   std::string(weight_format_name(value.format())));
     }
-    edited->arrays[index].upload(values);
-    edited->bind();
-    edited->version = ++versions;
-    weights = std::move(edited);
+  }
+  const long own = reported == weights ? 2 : 1;
+  const bool shared = weights.use_count() > own;
+  const bool same_form = !value.is_packed() && weights->arrays[index].format() == WeightFormat::float32;
+  if (!shared && same_form) {
+    DeviceWeight& weight = weights->arrays[index];
+    executor.memory().copy_to_device(weight.values(), value.array().data, weight.byte_size());
+    weights->known_finite = false;
+    weights->version = ++versions;
+    weights->block->weights_changed();
     return;
   }
-  weights->arrays[index].upload(values);
-  weights->known_finite = false;
-  weights->version = ++versions;
-  weights->block->weights_changed();
+  auto edited = std::make_shared<BoundWeights>(executor, *rules, *weights);
+  edited->arrays[index] = DeviceWeight(executor.memory(), value);
+  edited->bind();
+  edited->version = ++versions;
+  weights = std::move(edited);
 }
 
 std::unique_ptr<ModuleState> BlockModule::allocate_state(Index batch_size, Index max_tokens) {

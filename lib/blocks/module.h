@@ -27,6 +27,7 @@
 #include "samba/blocks/block.h"
 #include "samba/core/array.h"
 #include "samba/kernels/executor.h"
+#include "samba/numerics/packed_weight.h"
 
 namespace samba {
 
@@ -136,10 +137,11 @@ class BlockModule {
   };
 
   // kind: "transformer", "mamba1", "mamba2" or "mamba3". options: the block's options as a JSON object, or null
-  // (block_options.h lists them). weights: float32 arrays by public name; the module copies them, so that edits of the
-  // caller's arrays are not seen (set_weight edits). Refusals: spec 20 section 8, spec 30 section 7, spec 31 section 8,
-  // spec 40 section 9.
-  BlockModule(Executor& executor, const std::string& kind, const nlohmann::json& options, const ConstArrayMap& weights,
+  // (block_options.h lists them). weights: by public name, float32 arrays, or packed matrices of one format (spec 50
+  // A); the module copies them, so that edits of the caller's arrays are not seen (set_weight edits). A packed block
+  // has the bits of the float32 block of the expanded weights, gradients included. Refusals: spec 20 section 8, spec 30
+  // section 7, spec 31 section 8, spec 40 section 9.
+  BlockModule(Executor& executor, const std::string& kind, const nlohmann::json& options, const ConstWeightMap& weights,
               Use use = Use::training);
   ~BlockModule();
   BlockModule(BlockModule&&) noexcept;
@@ -155,14 +157,15 @@ class BlockModule {
   Index d_model() const;
   const std::vector<WeightSpec>& weight_specs() const;  // names and shapes in registry order
   Index parameter_count() const;
-  std::string weight_format() const;  // "float32"
-  Array weight(const std::string& name) const;
-  ArrayMap weights() const;  // copies
-  // A view of a weight in the executor's memory, valid until the next set_weight.
+  std::string weight_format() const;            // "float32", or the format of the packed ones: "bfloat16", "int8"
+  Array weight(const std::string& name) const;  // a copy, expanded when the weight is packed
+  ArrayMap weights() const;
+  WeightMap stored_weights() const;  // copies in the form the block holds them
+  // A view of a float32 weight in the executor's memory, valid until the next set_weight. Refused for a packed one.
   const float* device_weight(const std::string& name) const;
-  // Overwrites a weight; a value that is not finite is found by the next call. Open sessions and tapes keep the old
-  // one.
-  void set_weight(const std::string& name, ConstArray value);
+  // Overwrites a weight, in its form or another; a value that is not finite is found by the next call. Open sessions
+  // and tapes keep the old one.
+  void set_weight(const std::string& name, const ConstWeight& value);
 
   // max_tokens: capacity in positions; ignored by mamba3.
   std::unique_ptr<ModuleState> allocate_state(Index batch_size, Index max_tokens = 0);

@@ -34,30 +34,6 @@ void zero_padding(std::span<const Index> lengths, Index length, Index width, std
 
 }  // namespace
 
-BoundWeights::BoundWeights(Executor& executor, const BlockRules& rules) : block(rules.make_block()) {
-  for (const WeightSpec& spec : block->weight_specs()) {
-    arrays.emplace_back(executor.memory(), element_count(spec.shape));
-  }
-}
-
-void BoundWeights::bind() {
-  std::vector<const float*> pointers;
-  for (const auto& array : arrays) pointers.push_back(array.data());
-  block->bind_weights(pointers);
-}
-
-void BoundWeights::check_finite(Executor& executor) {
-  if (known_finite) return;
-  for (std::size_t i = 0; i < arrays.size(); ++i) {
-    const Index found = executor.elementwise().first_non_finite(arrays[i].size(), arrays[i].data());
-    if (found < 0) continue;
-    float value = 0.0F;
-    executor.memory().copy_to_host(&value, arrays[i].data() + found, sizeof value);
-    refuse_non_finite(block->weight_specs()[i].name, value, found);
-  }
-  known_finite = true;
-}
-
 BlockModule::Impl::Input BlockModule::Impl::check_input(const ConstArray& x, bool step) const {
   refuse_other_dtype("x", x);
   const bool flat = step && x.shape.size() == 2;

@@ -17,14 +17,17 @@ namespace samba {
 // The weights in device memory and a block bound to them. Sessions and tapes share it with their module; an edit that
 // would be seen by one of them makes a new one.
 struct BoundWeights {
-  BoundWeights(Executor& executor, const BlockRules& rules);  // uninitialised weights, nothing bound
+  BoundWeights(Executor& executor, const BlockRules& rules, const ConstWeightMap& weights);
+  // A copy for an edit: whoever makes it edits and binds.
+  BoundWeights(Executor& executor, const BlockRules& rules, const BoundWeights& other);
 
-  std::vector<DeviceArray<float>> arrays;  // in registry order
+  std::vector<DeviceWeight> arrays;  // in registry order, as they are stored
   std::unique_ptr<Block> block;
   bool known_finite = false;
   std::uint64_t version = 0;  // of the values: no two of a module are equal
 
   void bind();
+  WeightFormat format() const;            // the packed one; float32 when nothing is packed
   void check_finite(Executor& executor);  // the first call after an edit looks
 };
 
@@ -60,7 +63,7 @@ auto with_name(ClassName&& class_name, const char* method, Body&& body) {
 }
 
 struct BlockModule::Impl {
-  Impl(Executor& executor, std::shared_ptr<const BlockRules> rules, Use use);
+  Impl(Executor& executor, std::shared_ptr<const BlockRules> rules, const ConstWeightMap& weights, Use use);
 
   struct Input {
     Index batch = 0;
@@ -119,7 +122,7 @@ struct BlockModule::Impl {
                           std::int64_t minimum_replay_ops_per_byte);
   NamedGradients backward_from_tape(Tape::Impl& tape, const ConstArray& grad_output);
   NamedGradients take_gradients(const Input& x, std::span<float* const> weight_gradients, const float* dx) const;
-  void set_weight(std::size_t index, const float* values);
+  void set_weight(std::size_t index, const ConstWeight& value);
 };
 
 // A module in use: its sessions and tapes count as the module itself.

@@ -49,8 +49,7 @@ NamedArrays BlockModule::export_owned_weights() const {
     NamedArrays exported;
     for (std::size_t i = 0; i < weight_specs().size(); ++i) {
       const WeightSpec& spec = weight_specs()[i];
-      Array values(DType::float32, spec.shape);
-      impl_->owned->arrays[i].download(values.floats().data());
+      Array values = expand(impl_->owned->arrays[i].download());
       exported.names.push_back(spec.name);
       exported.arrays.emplace(spec.name, std::move(values));
     }

@@ -1,6 +1,8 @@
 #include "samba/model/samba_stack.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "samba/blocks/mamba1/mamba1_block.h"
 #include "samba/blocks/mamba2/mamba2_block.h"
@@ -66,13 +68,23 @@ std::string quoted_list(const std::vector<std::string>& names) {
   return text;
 }
 
+// `first`: the flat index of the first value.
+void check_finite(const std::string& name, std::span<const float> values, Index first) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (is_finite(values[i])) continue;
+    throw Error(ErrorKind::value, kNonFiniteClass,
+                "weight " + name + ": " + (is_nan(values[i]) ? "NaN" : "infinity") + " at flat index " +
+                    std::to_string(first + static_cast<Index>(i)));
+  }
+}
+
 // Names, dtypes, shapes and finiteness of a full set of weights.
-void check_weights(const Registry& registry, const ConstArrayMap& weights) {
+void check_weights(const Registry& registry, const ConstWeightMap& weights) {
   std::vector<std::string> missing, unknown;
   for (const ParameterTensor& tensor : registry.tensors()) {
     if (!weights.contains(tensor.name)) missing.push_back(tensor.name);
   }
-  for (const auto& [name, array] : weights) {
+  for (const auto& [name, weight] : weights) {
     if (registry.find(name) < 0) unknown.push_back(name);
   }
   if (!missing.empty() || !unknown.empty()) {
@@ -81,20 +93,23 @@ void check_weights(const Registry& registry, const ConstArrayMap& weights) {
                  (unknown.empty() ? "" : " unknown " + quoted_list(unknown)));
   }
   for (const ParameterTensor& tensor : registry.tensors()) {
-    const ConstArray& array = weights.at(tensor.name);
-    if (array.dtype != DType::float32) {
-      refuse_type("weight " + tensor.name + " must be float32, got " + std::string(dtype_name(array.dtype)));
+    const ConstWeight& weight = weights.at(tensor.name);
+    if (!weight.is_packed() && weight.array().dtype != DType::float32) {
+      refuse_type("weight " + tensor.name + " must be float32, got " + std::string(dtype_name(weight.array().dtype)));
     }
-    if (array.shape != tensor.shape) {
+    if (weight.shape() != tensor.shape) {
       refuse_value("weight " + tensor.name + " must have the shape " + shape_text(tensor.shape) + ", got " +
-                   shape_text(array.shape));
+                   shape_text(weight.shape()));
     }
-    for (Index i = 0; i < tensor.size; ++i) {
-      const float value = array.floats()[i];
-      if (is_finite(value)) continue;
-      throw Error(ErrorKind::value, kNonFiniteClass,
-                  "weight " + tensor.name + ": " + (is_nan(value) ? "NaN" : "infinity") + " at flat index " +
-                      std::to_string(i));
+    if (!weight.is_packed()) {
+      check_finite(tensor.name, {weight.array().floats(), static_cast<std::size_t>(tensor.size)}, 0);
+      continue;
+    }
+    const ConstPackedWeight& packed = weight.packed();
+    std::vector<float> row(static_cast<std::size_t>(packed.columns));
+    for (Index i = 0; i < packed.rows; ++i) {
+      expand(packed_rows(packed, i, i + 1), row);
+      check_finite(tensor.name, row, i * packed.columns);
     }
   }
 }
@@ -143,12 +158,12 @@ const StackConfig& checked_use(const StackConfig& config, SambaStack::Use use) {
 
 }  // namespace
 
-SambaStack::Impl::Impl(Executor& executor_, const StackConfig& config_, Use use_)
+SambaStack::Impl::Impl(Executor& executor_, const StackConfig& config_, Use use_, bool packed)
     : executor(executor_),
       config(checked_use(config_, use_)),
       registry(config_),
       use(use_),
-      parameters(executor_.memory(), registry.total()),
+      parameters(executor_.memory(), packed ? 0 : registry.total()),
       blocks(make_blocks(executor_, config_)),
       workspace(executor_.memory()) {
   if (config.final_norm == TransformerNorm::rmsnorm_offset) {
@@ -171,16 +186,18 @@ SambaStack::Impl::Impl(Executor& executor_, const StackConfig& config_, Use use_
 
 void SambaStack::Impl::bind() {
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    std::vector<const float*> weights;
-    for (std::size_t j = registry.layer_first(i); j < registry.layer_first(i + 1); ++j) weights.push_back(tensor(j));
+    std::vector<WeightView> weights;
+    for (std::size_t j = registry.layer_first(i); j < registry.layer_first(i + 1); ++j) weights.push_back(weight(j));
     blocks[i]->bind_weights(weights);
   }
-  head = executor.linear().prepare(config.vocab, config.d_model, head_weight());
+  const WeightView matrix = weight(registry.head());
+  head = matrix.is_packed() ? executor.linear().prepare(matrix.packed())
+                            : executor.linear().prepare(config.vocab, config.d_model, matrix.values());
 }
 
 void SambaStack::Impl::refresh() {
   for (auto& block : blocks) block->weights_changed();
-  executor.linear().refresh(*head, head_weight());
+  executor.linear().refresh(*head, weight(registry.head()));
 }
 
 SambaStack::SambaStack(Executor& executor, const StackConfig& config, Generator& generator, Use use)
@@ -189,8 +206,8 @@ SambaStack::SambaStack(Executor& executor, const StackConfig& config, Generator&
   impl_->bind();
 }
 
-SambaStack::SambaStack(Executor& executor, const StackConfig& config, const ConstArrayMap& weights, Use use)
-    : SambaStack(executor, config, use) {
+SambaStack::SambaStack(Executor& executor, const StackConfig& config, const ConstWeightMap& weights, Use use)
+    : impl_(std::make_unique<Impl>(executor, config, use, samba::weight_format(weights) != WeightFormat::float32)) {
   load_weights(weights);
 }
 
@@ -207,17 +224,58 @@ const StackConfig& SambaStack::config() const { return impl_->config; }
 const Registry& SambaStack::registry() const { return impl_->registry; }
 SambaStack::Use SambaStack::use() const { return impl_->use; }
 
-void SambaStack::load_weights(const ConstArrayMap& weights) {
-  const Impl::InUse guard(*impl_);
-  check_weights(impl_->registry, weights);
-  for (const ParameterTensor& tensor : impl_->registry.tensors()) {
-    impl_->executor.memory().copy_to_device(impl_->parameters.data() + tensor.offset, weights.at(tensor.name).data,
-                                            static_cast<std::size_t>(tensor.size) * sizeof(float));
+void SambaStack::load_weights(const ConstWeightMap& weights) {
+  Impl& impl = *impl_;
+  const Impl::InUse guard(impl);
+  const WeightFormat format = samba::weight_format(weights);
+  if (format != WeightFormat::float32 && impl.use == Use::training) {
+    refuse_unsupported("weights are packed as " + std::string(weight_format_name(format)) +
+                       ": a stack that trains takes float32 weights; expand them, or make the stack for inference");
   }
-  impl_->refresh();
+  check_weights(impl.registry, weights);
+  Memory& memory = impl.executor.memory();
+  const bool bound = impl.head != nullptr && impl.stored.empty() && format == WeightFormat::float32;
+  impl.stored.clear();
+  if (format != WeightFormat::float32) {
+    impl.parameters = DeviceArray<float>();
+    for (const ParameterTensor& tensor : impl.registry.tensors()) {
+      impl.stored.emplace_back(memory, weights.at(tensor.name));
+    }
+    return impl.bind();
+  }
+  if (impl.parameters.size() == 0) impl.parameters = DeviceArray<float>(memory, impl.registry.total());
+  for (const ParameterTensor& tensor : impl.registry.tensors()) {
+    memory.copy_to_device(impl.parameters.data() + tensor.offset, weights.at(tensor.name).array().data,
+                          static_cast<std::size_t>(tensor.size) * sizeof(float));
+  }
+  if (bound) {
+    impl.refresh();
+  } else {
+    impl.bind();
+  }
+}
+
+WeightFormat SambaStack::weight_format() const {
+  for (const DeviceWeight& weight : impl_->stored) {
+    if (weight.format() != WeightFormat::float32) return weight.format();
+  }
+  return WeightFormat::float32;
+}
+
+WeightMap SambaStack::stored_weights() const {
+  WeightMap weights;
+  if (impl_->stored.empty()) {
+    for (auto& [name, values] : this->weights()) weights.emplace(name, std::move(values));
+    return weights;
+  }
+  for (std::size_t i = 0; i < impl_->stored.size(); ++i) {
+    weights.emplace(impl_->registry.tensors()[i].name, impl_->stored[i].download());
+  }
+  return weights;
 }
 
 ArrayMap SambaStack::weights() const {
+  if (!impl_->stored.empty()) return expand(stored_weights());
   ArrayMap weights;
   for (const ParameterTensor& tensor : impl_->registry.tensors()) {
     Array array = Array::zeros(tensor.shape);
@@ -229,7 +287,15 @@ ArrayMap SambaStack::weights() const {
 
 Array SambaStack::parameters() const {
   Array flat = Array::zeros({impl_->registry.total()});
-  impl_->parameters.download(flat.floats().data());
+  if (impl_->stored.empty()) {
+    impl_->parameters.download(flat.floats().data());
+    return flat;
+  }
+  for (std::size_t i = 0; i < impl_->stored.size(); ++i) {
+    const Array values = expand(impl_->stored[i].download());
+    std::copy(values.floats().begin(), values.floats().end(),
+              flat.floats().begin() + impl_->registry.tensors()[i].offset);
+  }
   return flat;
 }
 
@@ -238,8 +304,13 @@ std::string SambaStack::parameters_sha256() const {
   return sha256_hex(flat.data(), flat.byte_size());
 }
 
-const float* SambaStack::device_parameters() const { return impl_->parameters.data(); }
-float* SambaStack::mutable_device_parameters() { return impl_->parameters.data(); }
+float* SambaStack::Impl::flat_parameters() {
+  if (!stored.empty()) refuse_unsupported("a stack of packed weights has no flat buffer of parameters");
+  return parameters.data();
+}
+
+const float* SambaStack::device_parameters() const { return impl_->flat_parameters(); }
+float* SambaStack::mutable_device_parameters() { return impl_->flat_parameters(); }
 void SambaStack::parameters_changed() {
   const Impl::InUse guard(*impl_);
   impl_->refresh();

@@ -26,6 +26,7 @@
 #include "samba/model/registry.h"
 #include "samba/model/stack_config.h"
 #include "samba/model/token_batch.h"
+#include "samba/numerics/packed_weight.h"
 
 namespace samba {
 
@@ -85,7 +86,7 @@ class SambaStack {
   // Draws the initial values (initial_values.h).
   SambaStack(Executor& executor, const StackConfig& config, Generator& generator, Use use = Use::training);
   // From named weights; refusals as load_weights.
-  SambaStack(Executor& executor, const StackConfig& config, const ConstArrayMap& weights, Use use = Use::training);
+  SambaStack(Executor& executor, const StackConfig& config, const ConstWeightMap& weights, Use use = Use::training);
   // Parameters +0 until load_parameters fills them.
   SambaStack(Executor& executor, const StackConfig& config, Use use = Use::training);
   ~SambaStack();
@@ -99,13 +100,18 @@ class SambaStack {
 
   // ---- parameters ----
 
-  // Replaces all weights by name; names, shapes, dtype and finiteness must fit, otherwise nothing is replaced.
-  void load_weights(const ConstArrayMap& weights);
-  ArrayMap weights() const;  // host copies by name
-  Array parameters() const;  // (P,), a host copy of the flat buffer
+  // Replaces all weights by name; names, shapes, dtype and finiteness must fit, otherwise nothing is replaced. For
+  // inference matrices may be packed (spec 50 A), all in one format: they stay packed, a tied head and embedding share
+  // one, and the stack has the bits of the float32 stack of the expanded weights.
+  void load_weights(const ConstWeightMap& weights);
+  WeightFormat weight_format() const;  // the packed one; float32 when nothing is packed
+  ArrayMap weights() const;            // host copies by name, expanded
+  WeightMap stored_weights() const;    // in the form the stack holds them
+  Array parameters() const;            // (P,), a host copy of the flat buffer
   std::string parameters_sha256() const;
 
-  // The flat device buffer. Whoever writes into it calls parameters_changed() before the next call.
+  // The flat device buffer; a stack of packed weights has none and refuses. Whoever writes into it calls
+  // parameters_changed() before the next call.
   const float* device_parameters() const;
   float* mutable_device_parameters();
   void parameters_changed();

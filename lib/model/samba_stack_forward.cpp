@@ -42,7 +42,12 @@ float* SambaStack::Impl::run_layers(std::span<const std::int32_t> ids, Index bat
 
 void SambaStack::Impl::embed(Index batch, Index length, const std::int32_t* device_ids, float* hidden) {
   const Index rows = batch * length;
-  executor.embedding().embedding_forward(rows, config.d_model, device_ids, embedding(), hidden);
+  const WeightView table = embedding();
+  if (table.is_packed()) {
+    executor.embedding().embedding_forward(rows, config.d_model, device_ids, table.packed(), hidden);
+  } else {
+    executor.embedding().embedding_forward(rows, config.d_model, device_ids, table.values(), hidden);
+  }
   record("embed", {batch, length, config.d_model}, hidden);
   if (!config.embedding_scale) return;
   executor.elementwise().scale(rows * config.d_model, *config.embedding_scale, hidden, hidden);

@@ -9,19 +9,23 @@
 #include <vector>
 
 #include "samba/core/busy_guard.h"
+#include "samba/kernels/weight.h"
 #include "samba/model/samba_stack.h"
 
 namespace samba {
 
 struct SambaStack::Impl {
-  Impl(Executor& executor, const StackConfig& config, Use use);
+  // `packed`: the weights will be packed, and there is no flat buffer.
+  Impl(Executor& executor, const StackConfig& config, Use use, bool packed = false);
 
   float* tensor(std::size_t index) { return parameters.data() + registry.tensors()[index].offset; }
-  const float* embedding() { return tensor(0); }
-  const float* norm_weight() { return tensor(registry.final_norm()); }
-  const float* head_weight() { return tensor(registry.head()); }
+  float* flat_parameters();  // refused when weights are packed
+  WeightView weight(std::size_t index) { return stored.empty() ? WeightView(tensor(index)) : stored[index].view(); }
+  WeightView embedding() { return weight(0); }
+  const float* norm_weight() { return weight(registry.final_norm()).values(); }
+  const float* head_weight() { return weight(registry.head()).values(); }  // of a stack that trains
 
-  void bind();     // once, when the parameters hold their first values
+  void bind();     // when the parameters hold their first values, or another form
   void refresh();  // after they changed
 
   void refuse_if_inference(const char* call) const;
@@ -68,7 +72,8 @@ struct SambaStack::Impl {
   StackConfig config;
   Registry registry;
   Use use;
-  DeviceArray<float> parameters;
+  DeviceArray<float> parameters;     // empty when weights are packed
+  std::vector<DeviceWeight> stored;  // then these, in registry order
   std::vector<std::unique_ptr<Block>> blocks;
   std::unique_ptr<PreparedWeight> head;
   DeviceArray<float> ones;  // d_model of them, with a final norm of 1 + w

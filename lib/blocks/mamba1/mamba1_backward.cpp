@@ -97,7 +97,7 @@ void Mamba1Block::backward(Index batch, Index length, const float* x, const floa
   }
 
   float* d_gate = workspace.floats(rows * inner);
-  linear.gemm(Layout::nn, rows, inner, d_model_, dy, weight(Mamba1Weight::out_proj), d_gate);
+  linear.gemm(Layout::nn, rows, inner, d_model_, dy, matrix(Mamba1Weight::out_proj, workspace), d_gate);
   linear.gemm(Layout::tn, d_model_, inner, rows, dy, call.gate, gradient(Mamba1Weight::out_proj));
 
   Mamba1Gradients g = allocate_gradients(call, recording, workspace);
@@ -112,19 +112,19 @@ void Mamba1Block::backward(Index batch, Index length, const float* x, const floa
   kernels.scan_backward(call, g);
 
   float* d_dt_low = workspace.floats(rows * rank);
-  linear.gemm(Layout::nn, rows, rank, inner, g.d_dt_proj, weight(Mamba1Weight::dt_proj), d_dt_low);
+  linear.gemm(Layout::nn, rows, rank, inner, g.d_dt_proj, matrix(Mamba1Weight::dt_proj, workspace), d_dt_low);
   linear.gemm(Layout::tn, inner, rank, rows, g.d_dt_proj, run.dt_low, gradient(Mamba1Weight::dt_proj));
   linear.column_sum(rows, inner, g.d_dt_proj, gradient(Mamba1Weight::dt_bias));
   executor_.elementwise().copy_columns(rows, rank, d_dt_low, rank, g.d_x_proj, width);
   float* d_u_x = workspace.floats(rows * inner);
-  linear.gemm(Layout::nn, rows, inner, width, g.d_x_proj, weight(Mamba1Weight::x_proj), d_u_x);
+  linear.gemm(Layout::nn, rows, inner, width, g.d_x_proj, matrix(Mamba1Weight::x_proj, workspace), d_u_x);
   linear.gemm(Layout::tn, width, inner, rows, g.d_x_proj, call.u, gradient(Mamba1Weight::x_proj));
   g.d_u_x = d_u_x;
   kernels.conv_backward(call, g);
 
   float* d_norm = workspace.floats(rows * d_model_);
   float* dot = recording ? workspace.floats(rows) : nullptr;
-  linear.gemm(Layout::nn, rows, d_model_, 2 * inner, g.d_in_proj, weight(Mamba1Weight::in_proj), d_norm);
+  linear.gemm(Layout::nn, rows, d_model_, 2 * inner, g.d_in_proj, matrix(Mamba1Weight::in_proj, workspace), d_norm);
   linear.gemm(Layout::tn, 2 * inner, d_model_, rows, g.d_in_proj, run.normed, gradient(Mamba1Weight::in_proj));
   executor_.norm().mamba12_norm_backward(rows, d_model_, kMamba1NormEpsilon, x, weight(Mamba1Weight::norm),
                                          run.norm_sumsq, d_norm, dy, dx, gradient(Mamba1Weight::norm), dot);

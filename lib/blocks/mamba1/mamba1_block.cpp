@@ -16,10 +16,18 @@ const Mamba1State* mamba1_state(const BlockState* state) {
   return typed;
 }
 
+// What products read; the other weights are read element by element.
+constexpr std::size_t kProducts[] = {
+    static_cast<std::size_t>(Mamba1Weight::in_proj), static_cast<std::size_t>(Mamba1Weight::x_proj),
+    static_cast<std::size_t>(Mamba1Weight::dt_proj), static_cast<std::size_t>(Mamba1Weight::out_proj)};
+
 }  // namespace
 
 Mamba1Block::Mamba1Block(Executor& executor, Index d_model, ConvWeightShape conv_shape)
-    : executor_(executor), d_model_(d_model), weight_specs_(make_weight_specs(d_model, conv_shape)) {
+    : executor_(executor),
+      d_model_(d_model),
+      weight_specs_(make_weight_specs(d_model, conv_shape)),
+      weights_(executor, weight_specs_, kProducts) {
   if (d_model < 1) refuse_value("d_model is " + std::to_string(d_model) + "; mamba1 needs at least 1");
 }
 
@@ -38,23 +46,19 @@ std::vector<WeightSpec> Mamba1Block::make_weight_specs(Index d_model, ConvWeight
           {"out_proj.weight", {d_model, inner}}};
 }
 
-void Mamba1Block::bind_weights(std::span<const float* const> weights) {
-  if (weights.size() != kMamba1Weights) {
-    throw Error(ErrorKind::internal, "a mamba1 block has 10 weights, not " + std::to_string(weights.size()));
-  }
-  std::copy(weights.begin(), weights.end(), weights_.begin());
-  weights_changed();
+void Mamba1Block::bind_weights(std::span<const WeightView> weights) {
+  weights_.bind(weights);
+  lay_out_weights();
 }
 
 void Mamba1Block::weights_changed() {
-  LinearKernels& linear = executor_.linear();
+  weights_.refresh();
+  lay_out_weights();
+}
+
+void Mamba1Block::lay_out_weights() {
   const auto prepare = [&](std::unique_ptr<PreparedWeight>& prepared, Mamba1Weight which) {
-    const Shape& shape = weight_specs_[static_cast<std::size_t>(which)].shape;
-    if (prepared == nullptr) {
-      prepared = linear.prepare(shape[0], shape[1], weight(which));
-    } else {
-      linear.refresh(*prepared, weight(which));
-    }
+    weights_.prepare(static_cast<std::size_t>(which), prepared);
   };
   prepare(in_proj_, Mamba1Weight::in_proj);
   prepare(x_proj_, Mamba1Weight::x_proj);

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "samba/blocks/block.h"
+#include "samba/blocks/block_weights.h"
 #include "samba/blocks/mamba1/mamba1_state.h"
 #include "samba/blocks/weight_checks.h"
 #include "samba/kernels/conv.h"
@@ -40,7 +41,7 @@ class Mamba1Block final : public Block {
   Index d_model() const override { return d_model_; }
   const std::vector<WeightSpec>& weight_specs() const override { return weight_specs_; }
 
-  void bind_weights(std::span<const float* const> weights) override;
+  void bind_weights(std::span<const WeightView> weights) override;
   void weights_changed() override;
 
   std::unique_ptr<BlockState> allocate_state(Index batch_size, Index max_tokens) const override;
@@ -53,7 +54,11 @@ class Mamba1Block final : public Block {
                 std::span<float* const> weight_gradients, Workspace& workspace, StageRecorder* stages) override;
 
  private:
-  const float* weight(Mamba1Weight which) const { return weights_[static_cast<std::size_t>(which)]; }
+  void lay_out_weights();
+  const float* weight(Mamba1Weight which) const { return weights_.elements(static_cast<std::size_t>(which)); }
+  const float* matrix(Mamba1Weight which, Workspace& workspace) const {
+    return weights_.matrix(static_cast<std::size_t>(which), workspace);
+  }
   enum class Keep { nothing, for_backward, for_stages };
   Mamba1Activations run_forward(Index batch, Index length, const float* x, Mamba1State* state, Keep keep,
                                 Workspace& workspace);
@@ -62,7 +67,7 @@ class Mamba1Block final : public Block {
   Executor& executor_;
   Index d_model_;
   std::vector<WeightSpec> weight_specs_;
-  std::array<const float*, kMamba1Weights> weights_{};
+  BlockWeights weights_;
   std::unique_ptr<PreparedWeight> in_proj_, x_proj_, dt_proj_, out_proj_;
   DeviceArray<float> a_;  // [di, 16], made of A_log when the weights are bound
 };

@@ -55,7 +55,7 @@ void Mamba2Block::backward(Index batch, Index length, const float* x, const floa
 
   float* d_gate_normed = workspace.floats(rows * inner);
   float* d_gate = workspace.floats(rows * inner);
-  linear.gemm(Layout::nn, rows, inner, d_model_, dy, weight(Mamba2Weight::out_proj), d_gate_normed);
+  linear.gemm(Layout::nn, rows, inner, d_model_, dy, matrix(Mamba2Weight::out_proj, workspace), d_gate_normed);
   linear.gemm(Layout::tn, d_model_, inner, rows, dy, run.gate_normed, gradient(Mamba2Weight::out_proj));
   norm.mamba12_norm_backward(rows, inner, kMamba2NormEpsilon, call.gate, weight(Mamba2Weight::norm), run.gate_sumsq,
                              d_gate_normed, nullptr, d_gate, gradient(Mamba2Weight::norm), nullptr);
@@ -74,7 +74,8 @@ void Mamba2Block::backward(Index batch, Index length, const float* x, const floa
   kernels.conv_backward(call, g);
 
   float* d_normed = workspace.floats(rows * d_model_);
-  linear.gemm(Layout::nn, rows, d_model_, call.width(), g.d_in_proj, weight(Mamba2Weight::in_proj), d_normed);
+  linear.gemm(Layout::nn, rows, d_model_, call.width(), g.d_in_proj, matrix(Mamba2Weight::in_proj, workspace),
+              d_normed);
   linear.gemm(Layout::tn, call.width(), d_model_, rows, g.d_in_proj, run.normed, gradient(Mamba2Weight::in_proj));
   if (recording) {
     record_mamba2_backward(call, g, {d_gate_normed, d_normed}, executor_, workspace, *stages);

@@ -39,13 +39,18 @@ const Mamba2State* mamba2_state(const BlockState* state) {
   return typed;
 }
 
+// What products read; the other weights are read element by element.
+constexpr std::size_t kProducts[] = {static_cast<std::size_t>(Mamba2Weight::in_proj),
+                                     static_cast<std::size_t>(Mamba2Weight::out_proj)};
+
 }  // namespace
 
 Mamba2Block::Mamba2Block(Executor& executor, Index d_model, const Mamba2Options& options)
     : executor_(executor),
       d_model_(d_model),
       options_(options),
-      weight_specs_(make_weight_specs(d_model, options.conv_shape)) {
+      weight_specs_(make_weight_specs(d_model, options.conv_shape)),
+      weights_(executor, weight_specs_, kProducts) {
   if (d_model < 32 || d_model % 32 != 0) {
     refuse_value("d_model is " + std::to_string(d_model) + "; mamba2 needs a multiple of 32, at least 32");
   }
@@ -66,23 +71,19 @@ std::vector<WeightSpec> Mamba2Block::make_weight_specs(Index d_model, ConvWeight
           {"out_proj.weight", {d_model, inner}}};
 }
 
-void Mamba2Block::bind_weights(std::span<const float* const> weights) {
-  if (weights.size() != kMamba2Weights) {
-    throw Error(ErrorKind::internal, "a mamba2 block has 9 weights, not " + std::to_string(weights.size()));
-  }
-  std::copy(weights.begin(), weights.end(), weights_.begin());
-  weights_changed();
+void Mamba2Block::bind_weights(std::span<const WeightView> weights) {
+  weights_.bind(weights);
+  lay_out_weights();
 }
 
 void Mamba2Block::weights_changed() {
-  LinearKernels& linear = executor_.linear();
+  weights_.refresh();
+  lay_out_weights();
+}
+
+void Mamba2Block::lay_out_weights() {
   const auto prepare = [&](std::unique_ptr<PreparedWeight>& prepared, Mamba2Weight which) {
-    const Shape& shape = weight_specs_[static_cast<std::size_t>(which)].shape;
-    if (prepared == nullptr) {
-      prepared = linear.prepare(shape[0], shape[1], weight(which));
-    } else {
-      linear.refresh(*prepared, weight(which));
-    }
+    weights_.prepare(static_cast<std::size_t>(which), prepared);
   };
   prepare(in_proj_, Mamba2Weight::in_proj);
   prepare(out_proj_, Mamba2Weight::out_proj);

@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "samba/blocks/block.h"
+#include "samba/blocks/block_weights.h"
 #include "samba/blocks/mamba2/mamba2_state.h"
 #include "samba/blocks/weight_checks.h"
 #include "samba/kernels/mamba2.h"
@@ -54,7 +55,7 @@ class Mamba2Block final : public Block {
   Index d_model() const override { return d_model_; }
   const std::vector<WeightSpec>& weight_specs() const override { return weight_specs_; }
 
-  void bind_weights(std::span<const float* const> weights) override;
+  void bind_weights(std::span<const WeightView> weights) override;
   void weights_changed() override;
 
   std::unique_ptr<BlockState> allocate_state(Index batch_size, Index max_tokens) const override;
@@ -73,7 +74,11 @@ class Mamba2Block final : public Block {
   ArrayMap reports() const;
 
  private:
-  const float* weight(Mamba2Weight which) const { return weights_[static_cast<std::size_t>(which)]; }
+  void lay_out_weights();
+  const float* weight(Mamba2Weight which) const { return weights_.elements(static_cast<std::size_t>(which)); }
+  const float* matrix(Mamba2Weight which, Workspace& workspace) const {
+    return weights_.matrix(static_cast<std::size_t>(which), workspace);
+  }
   enum class Keep { nothing, for_backward, for_stages };
   Mamba2Activations run_forward(Index batch, Index length, const float* x, Mamba2State* state, float* h_last, Keep keep,
                                 Workspace& workspace);
@@ -84,7 +89,7 @@ class Mamba2Block final : public Block {
   Index d_model_;
   Mamba2Options options_;
   std::vector<WeightSpec> weight_specs_;
-  std::array<const float*, kMamba2Weights> weights_{};
+  BlockWeights weights_;
   std::unique_ptr<PreparedWeight> in_proj_, out_proj_;
   DeviceArray<float> a_;  // [H], made of A_log when the weights are bound
 

@@ -69,7 +69,7 @@ void Mamba3Block::backward(Index batch, Index length, const float* x, const floa
 
   float* d_gate = workspace.floats(rows * inner);
   const Mamba3Gradients gradients = allocate_gradients(call, d_gate, workspace);
-  linear.gemm(Layout::nn, rows, inner, d_model_, dy, weight(Mamba3Weight::out_proj), d_gate);
+  linear.gemm(Layout::nn, rows, inner, d_model_, dy, matrix(Mamba3Weight::out_proj, workspace), d_gate);
   linear.gemm(Layout::tn, d_model_, inner, rows, dy, call.gate, gradient(Mamba3Weight::out_proj));
 
   kernels.gate_backward(call, gradients);
@@ -85,7 +85,7 @@ void Mamba3Block::backward(Index batch, Index length, const float* x, const floa
   linear.column_sum(rows, heads, gradients.d_qkdot, gradient(Mamba3Weight::d));
 
   float* d_norm = workspace.floats(rows * d_model_);
-  linear.gemm(Layout::nn, rows, d_model_, width, gradients.d_in_proj, weight(Mamba3Weight::in_proj), d_norm);
+  linear.gemm(Layout::nn, rows, d_model_, width, gradients.d_in_proj, matrix(Mamba3Weight::in_proj, workspace), d_norm);
   linear.gemm(Layout::tn, width, d_model_, rows, gradients.d_in_proj, run.normed, gradient(Mamba3Weight::in_proj));
   if (stages != nullptr) {
     record_mamba3_backward(call, gradients, d_norm, executor_.memory(), workspace, *stages);

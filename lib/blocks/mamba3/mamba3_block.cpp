@@ -84,10 +84,17 @@ const Mamba3State* mamba3_state(const BlockState* state) {
   return typed;
 }
 
+// What products read; the other weights are read element by element.
+constexpr std::size_t kProducts[] = {static_cast<std::size_t>(Mamba3Weight::in_proj),
+                                     static_cast<std::size_t>(Mamba3Weight::out_proj)};
+
 }  // namespace
 
 Mamba3Block::Mamba3Block(Executor& executor, Index d_model)
-    : executor_(executor), d_model_(d_model), weight_specs_(make_weight_specs(d_model)) {
+    : executor_(executor),
+      d_model_(d_model),
+      weight_specs_(make_weight_specs(d_model)),
+      weights_(executor, weight_specs_, kProducts) {
   if (d_model < 32 || d_model % 32 != 0) {
     refuse_value("d_model is " + std::to_string(d_model) + "; mamba3 needs a multiple of 32, at least 32");
   }
@@ -106,25 +113,22 @@ std::vector<WeightSpec> Mamba3Block::make_weight_specs(Index d_model) {
           {"out_proj.weight", {d_model, mamba3::d_inner(d_model)}}};
 }
 
-void Mamba3Block::bind_weights(std::span<const float* const> weights) {
-  if (weights.size() != kMamba3Weights) {
-    throw Error(ErrorKind::internal, "a mamba3 block has 9 weights, not " + std::to_string(weights.size()));
-  }
-  std::copy(weights.begin(), weights.end(), weights_.begin());
-  weights_changed();
+void Mamba3Block::bind_weights(std::span<const WeightView> weights) {
+  weights_.bind(weights);
+  lay_out_weights();
 }
 
 void Mamba3Block::weights_changed() {
-  LinearKernels& linear = executor_.linear();
-  const float* in_proj = weight(Mamba3Weight::in_proj);
-  const float* out_proj = weight(Mamba3Weight::out_proj);
-  if (in_proj_ == nullptr) {
-    in_proj_ = linear.prepare(mamba3::projection_width(d_model_), d_model_, in_proj);
-    out_proj_ = linear.prepare(d_model_, mamba3::d_inner(d_model_), out_proj);
-  } else {
-    linear.refresh(*in_proj_, in_proj);
-    linear.refresh(*out_proj_, out_proj);
-  }
+  weights_.refresh();
+  lay_out_weights();
+}
+
+void Mamba3Block::lay_out_weights() {
+  const auto prepare = [&](std::unique_ptr<PreparedWeight>& prepared, Mamba3Weight which) {
+    weights_.prepare(static_cast<std::size_t>(which), prepared);
+  };
+  prepare(in_proj_, Mamba3Weight::in_proj);
+  prepare(out_proj_, Mamba3Weight::out_proj);
 }
 
 std::unique_ptr<BlockState> Mamba3Block::allocate_state(Index batch_size, Index /*max_tokens*/) const {

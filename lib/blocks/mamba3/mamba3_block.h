@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "samba/blocks/block.h"
+#include "samba/blocks/block_weights.h"
 #include "samba/blocks/mamba3/mamba3_state.h"
 #include "samba/kernels/mamba3.h"
 #include "samba/numerics/float32.h"
@@ -36,7 +37,7 @@ class Mamba3Block final : public Block {
   Index d_model() const override { return d_model_; }
   const std::vector<WeightSpec>& weight_specs() const override { return weight_specs_; }
 
-  void bind_weights(std::span<const float* const> weights) override;
+  void bind_weights(std::span<const WeightView> weights) override;
   void weights_changed() override;
 
   std::unique_ptr<BlockState> allocate_state(Index batch_size, Index max_tokens) const override;
@@ -56,7 +57,11 @@ class Mamba3Block final : public Block {
   ArrayMap reports() const;
 
  private:
-  const float* weight(Mamba3Weight which) const { return weights_[static_cast<std::size_t>(which)]; }
+  void lay_out_weights();
+  const float* weight(Mamba3Weight which) const { return weights_.elements(static_cast<std::size_t>(which)); }
+  const float* matrix(Mamba3Weight which, Workspace& workspace) const {
+    return weights_.matrix(static_cast<std::size_t>(which), workspace);
+  }
   enum class Keep { nothing, for_backward, for_stages };
   Mamba3Activations run_forward(Index batch, Index length, const float* x, Mamba3State* state, float* h_last, Keep keep,
                                 Workspace& workspace);
@@ -67,7 +72,7 @@ class Mamba3Block final : public Block {
   Executor& executor_;
   Index d_model_;
   std::vector<WeightSpec> weight_specs_;
-  std::array<const float*, kMamba3Weights> weights_{};
+  BlockWeights weights_;
   std::unique_ptr<PreparedWeight> in_proj_;
   std::unique_ptr<PreparedWeight> out_proj_;
 

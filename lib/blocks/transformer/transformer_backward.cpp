@@ -61,7 +61,7 @@ void TransformerBlock::mlp_backward(const Gradient& gradient, float* d_norm2) {
   const auto take = [&](Index width) { return gradient.workspace.floats(rows * width); };
 
   float* d_gated = take(wide);
-  linear.gemm(Layout::nn, rows, wide, dm, gradient.dy, weight(W::down_proj), d_gated);
+  linear.gemm(Layout::nn, rows, wide, dm, gradient.dy, matrix(W::down_proj, gradient.workspace), d_gated);
   linear.gemm(Layout::tn, dm, wide, rows, gradient.dy, a.gated, gradient.of(W::down_proj));
   float* d_act = take(wide);
   float* d_up = take(wide);
@@ -75,8 +75,8 @@ void TransformerBlock::mlp_backward(const Gradient& gradient, float* d_norm2) {
   linear.gemm(Layout::tn, wide, dm, rows, d_up, a.norm2, gradient.of(W::up_proj));
 
   float* from_up = take(dm);
-  linear.gemm(Layout::nn, rows, dm, wide, d_gate, weight(W::gate_proj), d_norm2);
-  linear.gemm(Layout::nn, rows, dm, wide, d_up, weight(W::up_proj), from_up);
+  linear.gemm(Layout::nn, rows, dm, wide, d_gate, matrix(W::gate_proj, gradient.workspace), d_norm2);
+  linear.gemm(Layout::nn, rows, dm, wide, d_up, matrix(W::up_proj, gradient.workspace), from_up);
   executor_.elementwise().add(rows * dm, d_norm2, from_up, d_norm2);
 }
 
@@ -89,7 +89,7 @@ void TransformerBlock::attention_backward(const Gradient& gradient, const float*
   const auto take = [&](Index width) { return gradient.workspace.floats(rows * width); };
 
   float* d_context = take(qw);
-  linear.gemm(Layout::nn, rows, qw, dm, d_residual, weight(W::o_proj), d_context);
+  linear.gemm(Layout::nn, rows, qw, dm, d_residual, matrix(W::o_proj, gradient.workspace), d_context);
   linear.gemm(Layout::tn, dm, qw, rows, d_residual, a.context, gradient.of(W::o_proj));
   gradient.record("d_attn_ctx", {rows, qw}, d_context);
   float* d_q_rope = take(qw);
@@ -110,10 +110,10 @@ void TransformerBlock::attention_backward(const Gradient& gradient, const float*
   linear.gemm(Layout::tn, kw, dm, rows, d_v, a.norm1, gradient.of(W::v_proj));
 
   float* term = take(dm);
-  linear.gemm(Layout::nn, rows, dm, qw, d_q, weight(W::q_proj), d_norm1);
-  linear.gemm(Layout::nn, rows, dm, kw, d_k, weight(W::k_proj), term);
+  linear.gemm(Layout::nn, rows, dm, qw, d_q, matrix(W::q_proj, gradient.workspace), d_norm1);
+  linear.gemm(Layout::nn, rows, dm, kw, d_k, matrix(W::k_proj, gradient.workspace), term);
   executor_.elementwise().add(rows * dm, d_norm1, term, d_norm1);
-  linear.gemm(Layout::nn, rows, dm, kw, d_v, weight(W::v_proj), term);
+  linear.gemm(Layout::nn, rows, dm, kw, d_v, matrix(W::v_proj, gradient.workspace), term);
   executor_.elementwise().add(rows * dm, d_norm1, term, d_norm1);
 }
 

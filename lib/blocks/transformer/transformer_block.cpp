@@ -33,56 +33,69 @@ class Placement {
   Index used_ = 0;
 };
 
+std::vector<BlockWeights::SlotSpec> weight_slots(const TransformerOptions& options) {
+  using Part = BlockWeights::Part;
+  std::vector<BlockWeights::SlotSpec> slots(kTransformerWeights);
+  for (std::size_t i = 0; i < kTransformerWeights; ++i) {
+    if (!options.has(static_cast<W>(i))) continue;
+    slots[i].shape = options.weight_shape(static_cast<W>(i));
+    slots[i].part = slots[i].shape.size() == 2 ? Part::product : Part::elements;
+  }
+  return slots;
+}
+
 }  // namespace
 
 TransformerBlock::TransformerBlock(Executor& executor, TransformerOptions options, std::shared_ptr<RotaryTable> rotary)
     : executor_(executor),
       options_(std::move(options)),
       weight_specs_(options_.weight_specs()),
-      rotary_(std::move(rotary)) {
+      rotary_(std::move(rotary)),
+      weights_(executor, weight_slots(options_)) {
   if (rotary_ == nullptr) {
     rotary_ =
         std::make_shared<RotaryTable>(executor, options_.rotary_dim(), options_.rope_theta, options_.rope_scaling);
   }
 }
 
-void TransformerBlock::bind_weights(std::span<const float* const> weights) {
-  if (weights.size() != weight_specs_.size()) throw Error(ErrorKind::internal, "bind_weights: wrong number of weights");
-  std::size_t next = 0;
-  for (std::size_t i = 0; i < kTransformerWeights; ++i) {
-    weights_[i] = options_.has(static_cast<W>(i)) ? weights[next++] : nullptr;
-  }
-  const auto prepare = [&](W which) -> std::unique_ptr<PreparedWeight> {
-    if (!options_.has(which)) return nullptr;
-    const Shape shape = options_.weight_shape(which);
-    if (options_.fixed15()) return executor_.fixed15().prepare(shape[0], shape[1], weight(which));
-    return executor_.linear().prepare(shape[0], shape[1], weight(which));
-  };
-  q_proj_ = prepare(W::q_proj);
-  k_proj_ = prepare(W::k_proj);
-  v_proj_ = prepare(W::v_proj);
-  o_proj_ = prepare(W::o_proj);
-  gate_proj_ = prepare(W::gate_proj);
-  up_proj_ = prepare(W::up_proj);
-  down_proj_ = prepare(W::down_proj);
+void TransformerBlock::bind_weights(std::span<const WeightView> weights) {
+  weights_.bind(weights);
+  lay_out_weights();
 }
 
 void TransformerBlock::weights_changed() {
-  const auto refresh = [&](PreparedWeight* prepared, W which) {
-    if (prepared == nullptr) return;
-    if (options_.fixed15()) {
-      executor_.fixed15().refresh(*prepared, weight(which));
-    } else {
-      executor_.linear().refresh(*prepared, weight(which));
-    }
+  weights_.refresh();
+  lay_out_weights();
+}
+
+void TransformerBlock::lay_out_weights() {
+  const auto prepare = [&](std::unique_ptr<PreparedWeight>& prepared, W which) {
+    if (!options_.has(which)) return;
+    if (options_.fixed15()) return prepare_planes(prepared, which);
+    weights_.prepare(static_cast<std::size_t>(which), prepared);
   };
-  refresh(q_proj_.get(), W::q_proj);
-  refresh(k_proj_.get(), W::k_proj);
-  refresh(v_proj_.get(), W::v_proj);
-  refresh(o_proj_.get(), W::o_proj);
-  refresh(gate_proj_.get(), W::gate_proj);
-  refresh(up_proj_.get(), W::up_proj);
-  refresh(down_proj_.get(), W::down_proj);
+  prepare(q_proj_, W::q_proj);
+  prepare(k_proj_, W::k_proj);
+  prepare(v_proj_, W::v_proj);
+  prepare(o_proj_, W::o_proj);
+  prepare(gate_proj_, W::gate_proj);
+  prepare(up_proj_, W::up_proj);
+  prepare(down_proj_, W::down_proj);
+}
+
+// The integer planes of fixed15_v1 are made of float32 values, whatever form the weight is stored in.
+void TransformerBlock::prepare_planes(std::unique_ptr<PreparedWeight>& prepared, W which) {
+  const WeightView& view = weights_.view(static_cast<std::size_t>(which));
+  const float* values = view.values();
+  DeviceArray<float> expanded;
+  if (view.is_packed()) {
+    expanded = DeviceArray<float>(executor_.memory(), view.packed().rows * view.packed().columns);
+    executor_.linear().expand(view.packed(), expanded.data());
+    values = expanded.data();
+  }
+  if (prepared != nullptr) return executor_.fixed15().refresh(*prepared, values);
+  const Shape shape = options_.weight_shape(which);
+  prepared = executor_.fixed15().prepare(shape[0], shape[1], values);
 }
 
 std::unique_ptr<BlockState> TransformerBlock::allocate_state(Index batch_size, Index max_tokens) const {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "samba/blocks/block.h"
+#include "samba/blocks/block_weights.h"
 #include "samba/blocks/rotary_table.h"
 #include "samba/blocks/transformer/transformer_options.h"
 #include "samba/blocks/transformer/transformer_state.h"
@@ -39,7 +40,7 @@ class TransformerBlock final : public Block {
   const std::shared_ptr<RotaryTable>& rotary() const { return rotary_; }
   const std::vector<WeightSpec>& weight_specs() const override { return weight_specs_; }
 
-  void bind_weights(std::span<const float* const> weights) override;
+  void bind_weights(std::span<const WeightView> weights) override;
   void weights_changed() override;
 
   std::unique_ptr<BlockState> allocate_state(Index batch_size, Index max_tokens) const override;
@@ -63,7 +64,12 @@ class TransformerBlock final : public Block {
   struct Call;      // the arguments of one forward
   struct Gradient;  // the arguments of one backward
 
-  const float* weight(TransformerWeight which) const { return weights_[static_cast<std::size_t>(which)]; }
+  void lay_out_weights();
+  void prepare_planes(std::unique_ptr<PreparedWeight>& prepared, TransformerWeight which);
+  const float* weight(TransformerWeight which) const { return weights_.elements(static_cast<std::size_t>(which)); }
+  const float* matrix(TransformerWeight which, Workspace& workspace) const {
+    return weights_.matrix(static_cast<std::size_t>(which), workspace);
+  }
   // Places the activations in `store` and returns the floats they take. Without `keep` the MLP reuses its arrays.
   Index lay_out(Index rows, bool keep, float* store, TransformerActivations& activations) const;
 
@@ -91,7 +97,7 @@ class TransformerBlock final : public Block {
   TransformerOptions options_;
   std::vector<WeightSpec> weight_specs_;
   std::shared_ptr<RotaryTable> rotary_;
-  std::array<const float*, kTransformerWeights> weights_{};
+  BlockWeights weights_;
   std::unique_ptr<PreparedWeight> q_proj_, k_proj_, v_proj_, o_proj_, gate_proj_, up_proj_, down_proj_;
 };
 
