@@ -6,7 +6,7 @@
 namespace samba {
 namespace {
 
-const Golden kLowbit = {{"lowbit"}, 7};
+const Golden kLowbit = {{"lowbit"}, 12};
 
 }  // namespace
 

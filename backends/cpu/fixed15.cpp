@@ -258,6 +258,8 @@ class QuantizedPanels final : public PreparedWeight {
         norms_(memory, (n + tile.columns - 1) / tile.columns) {}
   Index rows() const override { return n_; }
   Index columns() const override { return k_; }
+  WeightFormat format() const override { return WeightFormat::float32; }
+  std::size_t byte_size() const override { return pairs_.byte_size() + exponents_.byte_size(); }
   std::int32_t* pairs() { return pairs_.data(); }
   std::int32_t* exponents() { return exponents_.data(); }
   Fixed15Norms* norms() { return norms_.data(); }

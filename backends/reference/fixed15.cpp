@@ -15,6 +15,8 @@ class QuantizedWeight final : public PreparedWeight {
       : n_(n), k_(k), codes_(static_cast<std::size_t>(n * k)), exponents_(static_cast<std::size_t>(n)) {}
   Index rows() const override { return n_; }
   Index columns() const override { return k_; }
+  WeightFormat format() const override { return WeightFormat::float32; }
+  std::size_t byte_size() const override { return 2 * codes_.size() + 4 * exponents_.size(); }
   std::int16_t* codes() { return codes_.data(); }
   std::int32_t* exponents() { return exponents_.data(); }
   const std::int16_t* row(Index j) const { return codes_.data() + j * k_; }

@@ -10,7 +10,7 @@ class BlockCase {
   explicit BlockCase(RunContext& run) : run_(run) {}
 
   void construct() {
-    ConstArrayMap weights = run_.test.tensors.with_prefix("w.");
+    ConstWeightMap weights = run_.test.tensors.weights();
     ArrayMap edited;
     if (run_.body().contains("weight_edits")) {
       for (const auto& [name, reference] : run_.body()["weight_edits"].items()) {
@@ -21,6 +21,7 @@ class BlockCase {
     }
     block_ =
         std::make_unique<BlockUnderTest>(run_.executor, run_.body().at("block"), run_.body().at("options"), weights);
+    run_.check.text("weight_format", block_->module().weight_format(), run_.body().at("weight_format"));
   }
 
   void perform(const json& call, const std::string& where) {

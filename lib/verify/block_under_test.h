@@ -18,7 +18,7 @@ using Resolve = std::function<Array(const json& reference)>;
 
 class BlockUnderTest {
  public:
-  BlockUnderTest(Executor& executor, const std::string& kind, const json& options, const ConstArrayMap& weights)
+  BlockUnderTest(Executor& executor, const std::string& kind, const json& options, const ConstWeightMap& weights)
       : module_(executor, kind, options, weights) {}
 
   BlockModule& module() { return module_; }

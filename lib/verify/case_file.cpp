@@ -62,6 +62,12 @@ ConstArrayMap TensorSet::with_prefix(const std::string& prefix) const {
   return found;
 }
 
+ConstWeightMap TensorSet::weights() const {
+  ConstArrayMap stored = with_prefix("w.");
+  std::erase_if(stored, [](const auto& entry) { return entry.first.starts_with("pair."); });
+  return weights_of_stored(stored);
+}
+
 std::vector<Case> CaseLoader::load(const fs::path& path) {
   if (!fs::exists(path)) refuse_value("no such file or folder of cases: " + path.string());
   if (!fs::is_directory(path)) return load_file(path);

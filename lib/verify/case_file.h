@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "samba/core/array.h"
+#include "samba/numerics/packed_weight.h"
 
 namespace samba::verify {
 
@@ -27,6 +28,8 @@ class TensorSet {
   const Array& at(const std::string& name) const;
   // All tensors with this prefix, by the name that follows it.
   ConstArrayMap with_prefix(const std::string& prefix) const;
+  // The weights "w.<name>" by name, packed ones of their parts; "w.pair.*" is no weight.
+  ConstWeightMap weights() const;
 
  private:
   std::vector<std::shared_ptr<const ArrayMap>> maps_;

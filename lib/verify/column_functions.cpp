@@ -3,6 +3,7 @@
 #include "samba/numerics/fixed15.h"
 #include "samba/numerics/fold.h"
 #include "samba/numerics/generator.h"
+#include "samba/numerics/packed_weight.h"
 #include "samba/train/accumulate.h"
 #include "samba/train/clip.h"
 #include "samba/verify/column_lane.h"
@@ -305,6 +306,19 @@ void call_int15_expand(Lane& lane, const json& call) {
   lane.add(call.at("y"), std::move(y));
 }
 
+void call_lowbit_pack(Lane& lane, const json& call) {
+  const Array& w = lane.value(call.at("w"));
+  const PackedWeight narrow = pack_one(w, WeightFormat::bfloat16).packed();
+  lane.add(call.at("bits"), copy_of(narrow.bits()));
+  lane.add(call.at("bf16_expanded"), expand(narrow));
+  const PackedWeight codes = pack_one(w, WeightFormat::int8).packed();
+  lane.add(call.at("codes"), copy_of(codes.codes()));
+  lane.add(call.at("exponents"), copy_of(codes.exponents()));
+  lane.add(call.at("int8_expanded"), expand(codes));
+}
+
+void call_copy(Lane& lane, const json& call) { lane.add(call.at("y"), copy_of(lane.value(call.at("x")))); }
+
 using FunctionCall = void (*)(Lane&, const json&);
 
 const std::map<std::string, FunctionCall> kFunctions = {
@@ -325,6 +339,8 @@ const std::map<std::string, FunctionCall> kFunctions = {
     {"int15_quantize", call_int15_quantize},
     {"int15_gemm", call_int15_gemm},
     {"int15_expand", call_int15_expand},
+    {"lowbit_pack", call_lowbit_pack},
+    {"copy", call_copy},
 };
 
 }  // namespace

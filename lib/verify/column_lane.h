@@ -83,7 +83,6 @@ class LaneBlock {
   void check_expected(const json& call);
 
   Lane& lane_;
-  ConstArrayMap weights_;
   std::unique_ptr<BlockUnderTest> block_;
 };
 
@@ -94,6 +93,7 @@ class LaneStack {
 
  private:
   SambaTrainer& trainer(const json& call);
+  SambaStack& stack(const json& call);  // what a forward runs on
   void make(const json& call);
   Array advance(const json& call);
   void gradients(const json& call);
@@ -104,6 +104,7 @@ class LaneStack {
 
   Lane& lane_;
   std::map<std::string, std::unique_ptr<SambaTrainer>> trainers_;
+  std::map<std::string, std::unique_ptr<SambaStack>> packed_;  // of packed weights; the trainer has the expanded ones
   std::map<std::string, std::unique_ptr<SambaState>> states_;
   TemporaryFolder folder_;
 };

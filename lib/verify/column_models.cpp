@@ -17,10 +17,10 @@ void for_each_piece(const Array& x, Index pieces, Run&& run) {
 
 }  // namespace
 
-LaneBlock::LaneBlock(Lane& lane) : lane_(lane), weights_(lane.run().test.tensors.with_prefix("w.")) {
-  std::erase_if(weights_, [](const auto& entry) { return entry.first.starts_with("pair."); });
+LaneBlock::LaneBlock(Lane& lane) : lane_(lane) {
   block_ = std::make_unique<BlockUnderTest>(lane.run().executor, lane.model().at("block"), lane.model().at("options"),
-                                            weights_);
+                                            lane.run().test.tensors.weights());
+  lane.run().check.text("weight_format", block_->module().weight_format(), lane.model().at("weight_format"));
 }
 
 void LaneBlock::call(const json& call) {
@@ -153,7 +153,7 @@ void LaneStack::call(const json& call) {
     lane_.add_if_named(call, "y", std::move(y));
   } else if (op == "state") {
     states_[call.at("state")] =
-        trainer(call).stack().allocate_state(call.at("batch_size").get<Index>(), call.at("max_tokens").get<Index>());
+        stack(call).allocate_state(call.at("batch_size").get<Index>(), call.at("max_tokens").get<Index>());
   } else if (op == "train_step") {
     const StepResult step = trainer(call).train_step(lane_.cut(call, "ids"), lane_.cut(call, "targets"));
     lane_.add_if_named(call, "loss", Array::from_floats({1}, std::span(&step.loss, 1)));
@@ -182,32 +182,45 @@ SambaTrainer& LaneStack::trainer(const json& call) {
   return *found->second;
 }
 
+SambaStack& LaneStack::stack(const json& call) {
+  const auto found = packed_.find(call.value("stack", "main"));
+  return found == packed_.end() ? trainer(call).stack() : *found->second;
+}
+
 void LaneStack::make(const json& call) {
   const json& given = call.at("options");
   check_keys(given, "seed? lr? max_norm? accumulation_steps? schedule? maximize?", "options");
   const SambaConfig config = config_from_json(call.contains("config") ? call["config"] : lane_.model().at("config"));
   auto made = SambaTrainer::create(lane_.run().executor, config, given.value("seed", std::uint64_t{0}),
                                    optimizer_settings(given), optional_schedule(given));
-  const ConstArrayMap weights = lane_.run().test.tensors.with_prefix("w.");
+  const ConstWeightMap weights = lane_.run().test.tensors.weights();
   if (given.contains("seed")) {
     const ArrayMap drawn = made->stack().weights();
-    for (const auto& [name, want] : weights) lane_.run().check.array("initial w." + name, drawn.at(name), want);
+    for (const auto& [name, want] : weights) {
+      lane_.run().check.array("initial w." + name, drawn.at(name), expand(want));
+    }
   } else {
-    made->stack().load_weights(weights);
+    made->stack().load_weights(expand(weights));
+  }
+  if (weight_format(weights) != WeightFormat::float32) {
+    auto packed = std::make_unique<SambaStack>(lane_.run().executor, config, weights, SambaStack::Use::inference);
+    lane_.run().check.text("weight_format", std::string(weight_format_name(packed->weight_format())),
+                           lane_.model().at("weight_format"));
+    packed_[call.at("stack")] = std::move(packed);
   }
   trainers_[call.at("stack")] = std::move(made);
 }
 
 Array LaneStack::advance(const json& call) {
-  SambaStack& stack = trainer(call).stack();
+  SambaStack& model = stack(call);
   const Array ids = lane_.cut(call, "ids");
-  if (call.contains("lengths")) return stack.forward(ids, call["lengths"].get<std::vector<Index>>());
-  if (!call.contains("state")) return stack.forward(ids);
+  if (call.contains("lengths")) return model.forward(ids, call["lengths"].get<std::vector<Index>>());
+  if (!call.contains("state")) return model.forward(ids);
   SambaState& state = *states_.at(call["state"]);
-  if (call.at("op") == "forward") return stack.forward(ids, state);
+  if (call.at("op") == "forward") return model.forward(ids, state);
   std::vector<Array> rows;
   for (Index t = 0; t < ids.shape()[1]; ++t) {
-    rows.push_back(reshaped(stack.step(slice(ids, 1, t, t + 1), state), {ids.shape()[0], 1, stack.config().vocab}));
+    rows.push_back(reshaped(model.step(slice(ids, 1, t, t + 1), state), {ids.shape()[0], 1, model.config().vocab}));
   }
   return join(rows, 1);
 }
@@ -251,24 +264,24 @@ void LaneStack::gradient_pieces(const json& call) {
 }
 
 void LaneStack::pair(const json& call) {
-  SambaStack& stack = trainer(call).stack();
+  SambaStack& model = stack(call);
   const Array& prompts = lane_.value(call.at("prompts"));
-  const Index batch = prompts.shape()[0], length = prompts.shape()[1], vocab = stack.config().vocab;
+  const Index batch = prompts.shape()[0], length = prompts.shape()[1], vocab = model.config().vocab;
   const Index decode = call.at("decode").get<Index>();
-  const auto state = stack.allocate_state(batch, length + decode);
+  const auto state = model.allocate_state(batch, length + decode);
   std::vector<Array> logits, ids;
-  Array next = slice(stack.forward(prompts, *state), 1, length - 1, length);
+  Array next = slice(model.forward(prompts, *state), 1, length - 1, length);
   for (Index token = 0; token < decode; ++token) {
     logits.push_back(reshaped(next, {batch, vocab}));
     ids.push_back(greedy_ids(logits.back()));
-    if (token + 1 < decode) next = stack.step(ids.back(), *state);
+    if (token + 1 < decode) next = model.step(ids.back(), *state);
   }
   add_pair_results(lane_, call, prompts, logits, ids);
   std::vector<Array> whole;
   whole.push_back(copy_of(prompts));
   for (std::size_t i = 0; i + 1 < ids.size(); ++i) whole.push_back(copy_of(ids[i]));
   lane_.run().check.array("pair: one forward without state",
-                          slice(stack.forward(join(whole, 1)), 1, length - 1, length + decode - 1),
+                          slice(model.forward(join(whole, 1)), 1, length - 1, length + decode - 1),
                           lane_.result(call.at("logits")));
 }
 

@@ -92,6 +92,20 @@ ArrayMap draw_tensors(RunContext& run) {
   return tensors;
 }
 
+WeightMap drawn_weights(RunContext& run, const ArrayMap& drawn) {
+  ConstArrayMap plain;
+  for (const auto& [name, array] : drawn) {
+    if (name.starts_with("w.")) plain[name.substr(2)] = array.view();
+  }
+  WeightMap weights = pack(plain, parse_weight_format(run.body().at("weight_format")));
+  for (const json& draw : run.body().at("draws")) {
+    if (!draw.contains("expanded_sha256")) continue;
+    const std::string name = draw.at("name");
+    run.check.sha256("expanded " + name, expand(weights.at(name.substr(2))), draw["expanded_sha256"]);
+  }
+  return weights;
+}
+
 void check_state_results(RunContext& run, HashResults& results, const std::string& where, const json& expected,
                          const ArrayMap& pieces, const std::map<std::string, Index>& counters) {
   for (const auto& [piece, name] : member_or_empty(expected, "pieces").items()) {

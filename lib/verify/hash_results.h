@@ -33,6 +33,9 @@ class HashResults {
 // The tensors of "draws": one stream id each, in order; each is compared with its digest.
 ArrayMap draw_tensors(RunContext& run);
 
+// The weights among them, "w.<name>", in the case's weight_format; expanded ones are compared with their digests.
+WeightMap drawn_weights(RunContext& run, const ArrayMap& drawn);
+
 // The state pieces and counters of an "expect": {piece: result name}; buffer_* cut to the buffered tokens.
 void check_state_results(RunContext& run, HashResults& results, const std::string& where, const json& expected,
                          const ArrayMap& pieces, const std::map<std::string, Index>& counters);

@@ -81,14 +81,23 @@ void train(RunContext& run, SambaTrainer& trainer, const TokenRecipe& recipe, st
 
 std::unique_ptr<SambaStack> make_stack(RunContext& run, const SambaConfig& config) {
   const json& body = run.body();
-  if (!body.contains("draws")) {
+  const json& expect = body.at("expect");
+  const WeightFormat format = parse_weight_format(body.at("weight_format"));
+  std::unique_ptr<SambaStack> stack;
+  if (body.contains("draws")) {
+    const WeightMap weights = drawn_weights(run, draw_tensors(run));
+    stack = std::make_unique<SambaStack>(run.executor, config, weights, SambaStack::Use::inference);
+  } else {
     Generator generator(body.at("seed").get<std::uint64_t>());
-    return std::make_unique<SambaStack>(run.executor, config, generator, SambaStack::Use::inference);
+    stack = std::make_unique<SambaStack>(run.executor, config, generator, SambaStack::Use::inference);
+    run.check.text("params_sha256", stack->parameters_sha256(), expect.at("params_sha256"));
+    if (format != WeightFormat::float32) stack->load_weights(pack(stack->weights(), format));
   }
-  const ArrayMap drawn = draw_tensors(run);
-  ConstArrayMap weights;
-  for (const auto& [name, array] : drawn) weights[name.substr(2)] = array.view();
-  return std::make_unique<SambaStack>(run.executor, config, weights, SambaStack::Use::inference);
+  const bool packed = format != WeightFormat::float32;
+  run.check.text(packed ? "expanded_params_sha256" : "params_sha256", stack->parameters_sha256(),
+                 expect.at(packed ? "expanded_params_sha256" : "params_sha256"));
+  run.check.text("weight_format", std::string(weight_format_name(stack->weight_format())), body["weight_format"]);
+  return stack;
 }
 
 Array infer_steps(SambaStack& stack, const Array& ids, SambaState& state) {
@@ -137,7 +146,6 @@ void run_samba_infer(RunContext& run) {
   const json& body = run.body();
   const auto stack = make_stack(run, config_from_json(body.at("config")));
   run.check.integer("parameters", stack->registry().total(), body.at("expect").at("parameters").get<Index>());
-  run.check.text("params_sha256", stack->parameters_sha256(), body["expect"].at("params_sha256"));
 
   HashResults results(run);
   const TokenRecipe recipe(body.at("ids"), stack->config().vocab);

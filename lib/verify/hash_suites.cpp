@@ -7,14 +7,6 @@
 namespace samba::verify {
 namespace {
 
-ConstArrayMap weights_of(const ArrayMap& drawn) {
-  ConstArrayMap weights;
-  for (const auto& [name, array] : drawn) {
-    if (name.starts_with("w.")) weights[name.substr(2)] = array.view();
-  }
-  return weights;
-}
-
 void check_expected(RunContext& run, HashResults& results, BlockUnderTest& block, const json& call,
                     const std::string& where) {
   if (!call.contains("expect")) return;
@@ -37,7 +29,8 @@ void run_hash_block(RunContext& run) {
   std::unique_ptr<BlockUnderTest> block;
   try {
     block = std::make_unique<BlockUnderTest>(run.executor, run.body().at("block"), run.body().at("options"),
-                                             weights_of(drawn));
+                                             drawn_weights(run, drawn));
+    run.check.text("weight_format", block->module().weight_format(), run.body().at("weight_format"));
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::unsupported) throw NotApplicable(error.what());
     throw;

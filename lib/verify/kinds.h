@@ -35,6 +35,7 @@ void run_checkpoint_variants(RunContext& run);
 // lowbit (lowbit_cases.cpp)
 void run_lowbit_pack(RunContext& run);
 void run_lowbit_expand(RunContext& run);
+void run_stack_forward(RunContext& run);
 
 // mlp (mlp_cases.cpp)
 void run_mlp_logits(RunContext& run);

@@ -16,8 +16,8 @@ Golden large_columns(const std::string& fixture, std::size_t cases) {
   return golden;
 }
 
-const Golden kAll = large_columns("", 135);
-const Golden kBase = large_columns("[base]", 27);
+const Golden kAll = large_columns("", 235);
+const Golden kBase = large_columns("[base]", 47);
 
 }  // namespace
 
