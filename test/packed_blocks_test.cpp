@@ -10,6 +10,7 @@
 #include "samba/blocks/transformer/transformer_options.h"
 #include "samba/numerics/generator.h"
 #include "small_stack.h"
+#include "temporary_folder.h"
 
 namespace samba {
 namespace {
@@ -119,7 +120,7 @@ TEST_CASE("a tape of a packed block gives the gradients of the float32 block, re
 }
 
 TEST_CASE("a block gives packed weights back, expanded or as they are stored") {
-  const auto executor = make_executor("cpu", {.threads = 1});
+  const auto executor = make_executor("cpu", ExecutorOptions{1, ""});
   for (const Kind& kind : kinds()) {
     for (const WeightFormat format : kPacked) {
       Pair block(*executor, kind, format);
@@ -136,8 +137,26 @@ TEST_CASE("a block gives packed weights back, expanded or as they are stored") {
   }
 }
 
+TEST_CASE("a packed block is saved packed and loaded so") {
+  const auto executor = make_executor("cpu", ExecutorOptions{1, ""});
+  const TemporaryFolder folder;
+  for (const Kind& kind : kinds()) {
+    for (const WeightFormat format : kPacked) {
+      INFO(kind.name << " " << weight_format_name(format));
+      Pair block(*executor, kind, format);
+      block.packed.save(folder / "packed");
+      block.plain.save(folder / "plain");
+      BlockModule loaded = BlockModule::load(*executor, folder / "packed");
+      CHECK(loaded.weight_format() == weight_format_name(format));
+      const Array x = drawn(98, {1, 4, loaded.d_model()});
+      CHECK(bits_equal(loaded.forward(x).floats(), block.packed.forward(x).floats()));
+      CHECK(std::filesystem::file_size(folder / "packed") < std::filesystem::file_size(folder / "plain"));
+    }
+  }
+}
+
 TEST_CASE("a weight can be set in another form; open sessions keep the old one") {
-  const auto executor = make_executor("cpu", {.threads = 1});
+  const auto executor = make_executor("cpu", ExecutorOptions{1, ""});
   for (const Kind& kind : kinds()) {
     INFO(kind.name << " " << kind.matrix);
     Pair block(*executor, kind, WeightFormat::int8);
@@ -169,7 +188,7 @@ TEST_CASE("a weight can be set in another form; open sessions keep the old one")
 }
 
 TEST_CASE("packed weights that do not fit are refused") {
-  const auto executor = make_executor("cpu", {.threads = 1});
+  const auto executor = make_executor("cpu", ExecutorOptions{1, ""});
   for (const Kind& kind : kinds()) {
     INFO(kind.name);
     const WeightMap good = pack(drawn_weights(kind.specs), WeightFormat::int8);

@@ -52,14 +52,11 @@ void BlockModule::save(const std::filesystem::path& path) const {
   impl_->named("save", [&] {
     const ModuleGuard guard(*impl_);
     const BoundWeights& saved = *impl_->stateless_weights();
-    ArrayMap values;
+    WeightMap values;
     for (std::size_t i = 0; i < weight_specs().size(); ++i) {
-      const WeightSpec& spec = weight_specs()[i];
-      Array array(DType::float32, spec.shape);
-      saved.arrays[i].download(array.floats().data());
-      values.emplace(spec.name, std::move(array));
+      values.emplace(weight_specs()[i].name, saved.arrays[i].download());
     }
-    write_sealed_safetensors(path, kFormat, ConstArrayMap(values.begin(), values.end()),
+    write_sealed_safetensors(path, kFormat, stored_arrays(values),
                              {{"kind", kind()},
                               {"options", options().dump()},
                               {"owned_weights", impl_->owned != nullptr ? "true" : "false"},
@@ -72,8 +69,8 @@ BlockModule BlockModule::load(Executor& executor, const std::filesystem::path& p
   const Header header = read_header(file.metadata, path.string());
   BlockModule block = [&] {
     try {
-      return BlockModule(executor, header.kind, header.options, ConstArrayMap(file.tensors.begin(), file.tensors.end()),
-                         use);
+      const ConstArrayMap stored(file.tensors.begin(), file.tensors.end());
+      return BlockModule(executor, header.kind, header.options, weights_of_stored(stored), use);
     } catch (const Error& error) {
       throw Error(error.kind(), error.error_class(), path.string() + ": " + error.what());
     }

@@ -191,19 +191,22 @@ void LaneStack::make(const json& call) {
   const json& given = call.at("options");
   check_keys(given, "seed? lr? max_norm? accumulation_steps? schedule? maximize?", "options");
   const SambaConfig config = config_from_json(call.contains("config") ? call["config"] : lane_.model().at("config"));
-  auto made = SambaTrainer::create(lane_.run().executor, config, given.value("seed", std::uint64_t{0}),
-                                   optimizer_settings(given), optional_schedule(given));
+  Executor& executor = lane_.run().executor;
   const ConstWeightMap weights = lane_.run().test.tensors.weights();
+  std::unique_ptr<SambaTrainer> made;
   if (given.contains("seed")) {
+    made = SambaTrainer::create(executor, config, given["seed"].get<std::uint64_t>(), optimizer_settings(given),
+                                optional_schedule(given));
     const ArrayMap drawn = made->stack().weights();
     for (const auto& [name, want] : weights) {
       lane_.run().check.array("initial w." + name, drawn.at(name), expand(want));
     }
   } else {
-    made->stack().load_weights(expand(weights));
+    made = std::make_unique<SambaTrainer>(std::make_unique<SambaStack>(executor, config, expand(weights)), Generator(0),
+                                          optimizer_settings(given), optional_schedule(given));
   }
   if (weight_format(weights) != WeightFormat::float32) {
-    auto packed = std::make_unique<SambaStack>(lane_.run().executor, config, weights, SambaStack::Use::inference);
+    auto packed = std::make_unique<SambaStack>(executor, config, weights, SambaStack::Use::inference);
     lane_.run().check.text("weight_format", std::string(weight_format_name(packed->weight_format())),
                            lane_.model().at("weight_format"));
     packed_[call.at("stack")] = std::move(packed);
