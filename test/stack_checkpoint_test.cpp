@@ -231,7 +231,16 @@ TEST_CASE_METHOD(Fixture, "packed vectors are refused, packed matrices run with 
     convert_model(folder / "a.samba", folder / "packed.samba", options);
     options.format = WeightFormat::float32;
     convert_model(folder / "packed.samba", folder / "expanded.samba", options);
-    const Array packed = load_for_inference(*executor, folder / "packed.samba")->forward(ids);
+    options.format.reset();
+    options.target = ConvertTarget::folder;
+    convert_model(folder / "packed.samba", folder / std::string(weight_format_name(format)), options);
+    const auto from_folder = load_for_inference(*executor, folder / std::string(weight_format_name(format)));
+    CHECK(from_folder->weight_format() == format);
+    CHECK(from_folder->parameters_sha256() ==
+          load_for_inference(*executor, folder / "expanded.samba")->parameters_sha256());
+    const auto stack = load_for_inference(*executor, folder / "packed.samba");
+    CHECK(stack->weight_format() == format);  // not expanded at load
+    const Array packed = stack->forward(ids);
     const Array expanded = load_for_inference(*executor, folder / "expanded.samba")->forward(ids);
     CHECK(std::memcmp(packed.data(), expanded.data(), packed.byte_size()) == 0);
     const Array original = trainer->stack().forward(ids);

@@ -230,9 +230,7 @@ void write_model_folder(const StoredModel& model, const Path& folder) {
 
 std::unique_ptr<SambaStack> load_folder_for_inference(Executor& executor, const Path& folder) {
   const StoredModel model = read_model_folder(folder, Reading::inference);
-  const ArrayMap weights = expand(ConstWeightMap(model.weights));
-  return std::make_unique<SambaStack>(executor, model.state.config, ConstArrayMap(weights.begin(), weights.end()),
-                                      SambaStack::Use::inference);
+  return std::make_unique<SambaStack>(executor, model.state.config, model.weights, SambaStack::Use::inference);
 }
 
 }  // namespace samba

@@ -197,10 +197,9 @@ std::unique_ptr<SambaStack> load_stack_for_inference(Executor& executor, const P
                                                      const FileProgress& progress) {
   StackCheckpointReader reader(path, false);
   if (reader.format() != WeightFormat::float32) {
-    const ArrayMap weights = expand(ConstWeightMap(reader.weights()));
+    const WeightMap weights = reader.weights();
     if (progress) progress(reader.archive().file_size(), reader.archive().file_size());
-    return std::make_unique<SambaStack>(executor, reader.state().config, ConstArrayMap(weights.begin(), weights.end()),
-                                        SambaStack::Use::inference);
+    return std::make_unique<SambaStack>(executor, reader.state().config, weights, SambaStack::Use::inference);
   }
   auto stack = std::make_unique<SambaStack>(executor, reader.state().config, SambaStack::Use::inference);
   const ReadProgress report(reader, progress);
