@@ -132,6 +132,7 @@ class Properties {
     check_rows(module, want);
     check_session(module, want);
     if (block_.differentiable && offers_tapes(block_.kind)) check_tapes(module, want);
+    check_packed(cpu);
   }
 
  private:
@@ -141,8 +142,8 @@ class Properties {
     Counters counters, whole_counters;
   };
 
-  BlockModule make_module(Executor& executor, const ArrayMap& weights) const {
-    return {executor, block_.kind, block_.options, views(weights)};
+  BlockModule make_module(Executor& executor, const ConstWeightMap& weights) const {
+    return {executor, block_.kind, block_.options, weights};
   }
 
   std::unique_ptr<ModuleState> new_state(BlockModule& module) const {
@@ -231,6 +232,19 @@ class Properties {
       require_same(what + ", forward", taped.y, want.whole);
       require_same(what + ", the gradient of", module.backward_from_tape(*taped.tape, dy_).arrays, want.gradients);
     }
+  }
+
+  void check_packed(Executor& executor) const {
+    const WeightFormat format = block_.seed % 2 == 0 ? WeightFormat::bfloat16 : WeightFormat::int8;
+    const WeightMap stored = pack(weights_, format);
+    BlockModule packed = make_module(executor, stored);
+    BlockModule plain = make_module(executor, expand(stored));
+    const std::string what = who_ + std::string(weight_format_name(format)) + " weights, beside the expanded ones: ";
+    require_same(what + "forward", packed.forward(x_), plain.forward(x_));
+    const auto packed_state = new_state(packed), plain_state = new_state(plain);
+    require_same(what + "the pieces", run_pieces(packed, *packed_state), run_pieces(plain, *plain_state));
+    if (!block_.differentiable) return;
+    require_same(what + "the gradient of", packed.backward(x_, dy_).arrays, plain.backward(x_, dy_).arrays);
   }
 
   const BlockCase& block_;
