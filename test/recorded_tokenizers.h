@@ -1,4 +1,4 @@
-// The tokenizers and tokens recorded in test/golden/tokenizers (README.md there).
+// The tokenizers and tokens recorded in test/tokenizers (README.md there).
 #pragma once
 
 #include <map>
@@ -34,7 +34,7 @@ inline const std::vector<std::string>& recorded_forms() {
 
 // The content of FILE.zst, checked against index.json.
 inline std::string recorded_file(const std::string& name) {
-  static const Path folder = Path(SAMBA_GOLDEN_DIR) / "tokenizers";
+  static const Path folder = Path(SAMBA_SOURCE_DIR) / "test/tokenizers";
   static const nlohmann::json index = nlohmann::json::parse(read_file(folder / "index.json"));
   const nlohmann::json& entry = index.at("files").at(name);
   const std::string packed = read_file(folder / (name + ".zst"));
