@@ -189,7 +189,9 @@ std::unique_ptr<RunFolder> RunFolder::resume(const Path& path) {
   const Path place = archive ? fs::weakly_canonical(path) : tidy(path);
   const Path folder = archive ? place.parent_path().parent_path() : place;
   if (!fs::exists(folder / "config.json")) {
-    refuse_value("--resume: " + folder.string() + " holds no run (no config.json)");
+    refuse_value(archive ? "--resume: the file " + path.string() + " is no checkpoint of a run: " + folder.string() +
+                               " holds no config.json; the accepted files lie in RUN/checkpoints"
+                         : "--resume: " + folder.string() + " holds no run (no config.json)");
   }
   std::unique_ptr<RunFolder> run(new RunFolder(folder, true));
   if (archive) run->archive_ = place;
