@@ -29,6 +29,10 @@ void* counted(std::size_t bytes, std::size_t alignment) {
 }  // namespace
 
 void* operator new(std::size_t bytes) { return counted(bytes, alignof(std::max_align_t)); }
+// Without these a sanitizer's own would serve std::stable_sort's buffers, and free() would be the wrong end of them.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return counted(bytes, alignof(std::max_align_t));
+}
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return counted(bytes, static_cast<std::size_t>(alignment));
 }
@@ -38,6 +42,7 @@ void* operator new(std::size_t bytes, std::align_val_t alignment, const std::not
   return std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
 }
 void operator delete(void* pointer) noexcept { std::free(pointer); }
+void operator delete(void* pointer, const std::nothrow_t&) noexcept { std::free(pointer); }
 void operator delete(void* pointer, std::size_t) noexcept { std::free(pointer); }
 void operator delete(void* pointer, std::align_val_t) noexcept { std::free(pointer); }
 void operator delete(void* pointer, std::size_t, std::align_val_t) noexcept { std::free(pointer); }
