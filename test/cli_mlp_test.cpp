@@ -76,6 +76,35 @@ TEST_CASE("the shipped configuration trains from the root of the source tree") {
   CHECK_THAT(result.err, Contains("training 195 parameters on 320 rows of 1 file(s)") && Contains("classes right"));
 }
 
+TEST_CASE("configs/mlp/schema.json knows the fields of an MLP's configuration and their defaults") {
+  const json schema = json::parse(read_file(Path(SAMBA_SOURCE_DIR) / "configs/mlp/schema.json"));
+  const MlpFolder folder;
+  const std::string config = folder.file("least.json");
+  write_text(config, json{{"model", {{"kind", "mlp"}}}, {"data", {{"paths", {"rows.csv"}}}}, {"epochs", 2}}.dump());
+  const CommandResult printed = samba_command({"train", "--config", config, "--print-config"});
+  REQUIRE(printed.code == 0);
+  json resolved = json::parse(printed.out);
+  std::size_t defaults = 0;
+  for (const auto& [name, described] : schema.at("properties").items()) {
+    INFO(name);
+    if (name == "steps") continue;  // epochs were given
+    REQUIRE(resolved.contains(name));
+    const json value = resolved[name];
+    resolved.erase(name);
+    if (!described.contains("properties")) continue;
+    REQUIRE(described.at("properties").size() == value.size());
+    for (const auto& [field, leaf] : described.at("properties").items()) {
+      INFO(field);
+      REQUIRE(value.contains(field));
+      if (!leaf.contains("default")) continue;
+      CHECK(leaf.at("default") == value.at(field));
+      ++defaults;
+    }
+  }
+  CHECK(resolved.empty());
+  CHECK(defaults == 13);
+}
+
 TEST_CASE("an MLP run leaves config, metrics and checkpoints as any run") {
   const MlpFolder folder;
   const CommandResult result = folder.train("run");
@@ -203,6 +232,11 @@ TEST_CASE("prefill gives the logits of rows, with or without their class") {
   const std::vector<json> lines = lines_of(result.out);
   REQUIRE(lines.size() == 2);
   CHECK(lines[1]["row"] == 1);
+  const std::vector<std::string> from_stdin{"prefill", "--model", folder.file("run"), "--file", "-", "--json"};
+  CHECK(Command(from_stdin, 0, folder.file("one.csv")).finish().out == result.out);
+  const CommandResult nothing = samba_command(from_stdin);
+  CHECK(nothing.code == 2);
+  CHECK_THAT(nothing.err, Contains("stdin has no row of features"));
   REQUIRE(lines[0]["logits"].size() == 3);
   REQUIRE(samba_command({"prefill", "--model", folder.file("run/checkpoints/step-00000020.mlp"), "--file",
                          folder.file("one.csv"), "--logits", folder.file("logits.safetensors")})

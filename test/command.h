@@ -32,8 +32,9 @@ struct CommandResult {
 // A started `samba ARGUMENTS...`.
 class Command {
  public:
-  // `limit_bytes`: no file may grow beyond it (0: no limit).
-  explicit Command(const std::vector<std::string>& arguments, std::uint64_t limit_bytes = 0) {
+  // `limit_bytes`: no file may grow beyond it (0: no limit). `input`: the file that is its stdin.
+  explicit Command(const std::vector<std::string>& arguments, std::uint64_t limit_bytes = 0,
+                   const std::string& input = "/dev/null") {
     if (::pipe(out_) != 0 || ::pipe(err_) != 0) throw std::runtime_error("no pipe");
     std::vector<std::string> all{SAMBA_EXECUTABLE};
     all.insert(all.end(), arguments.begin(), arguments.end());
@@ -50,7 +51,7 @@ class Command {
     ::dup2(err_[1], STDERR_FILENO);
     for (const int end : {out_[0], out_[1], err_[0], err_[1]}) ::close(end);
     ::close(STDIN_FILENO);
-    ::open("/dev/null", O_RDONLY);
+    ::open(input.c_str(), O_RDONLY);
     if (limit_bytes > 0) {
       const rlimit limit{limit_bytes, limit_bytes};
       ::setrlimit(RLIMIT_FSIZE, &limit);

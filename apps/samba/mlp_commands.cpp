@@ -3,6 +3,7 @@
 #include <charconv>
 #include <numeric>
 
+#include "model_input.h"
 #include "output.h"
 #include "samba/core/error.h"
 #include "samba/core/sha256.h"
@@ -105,7 +106,8 @@ std::string prefill_mlp(const Path& model, const MlpPrefill& options, const Comm
   if (options.file.empty()) refuse_value("an MLP takes rows of 8 features: give them with --file ROWS.csv");
   const std::unique_ptr<Executor> executor = make_executor(common);
   const auto network = open_mlp(*executor, model);
-  const MlpRows rows = read_mlp_rows({options.file}, ClassColumn::optional);
+  const MlpRows rows = options.file == "-" ? parse_mlp_rows(read_text("-"), "stdin", ClassColumn::optional)
+                                           : read_mlp_rows({options.file}, ClassColumn::optional);
   const Array logits = logits_of(*network, rows);
   if (options.score) return score_of(logits, rows, common.json);
   if (options.logits.empty()) return as_lines(logits, common.json);

@@ -16,13 +16,12 @@
 
 namespace samba::apps {
 
-namespace {
-
-// A file, or stdin for "-".
 std::string read_text(const std::string& path) {
   if (path != "-") return read_file(path);
   return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
 }
+
+namespace {
 
 // One line of --prompts-file: text, or a JSON object {"prompt": "..."} or {"tokens": [...]}.
 Prompt prompt_of_line(const std::string& line, const std::string& where) {

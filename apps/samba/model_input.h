@@ -11,6 +11,9 @@
 
 namespace samba::apps {
 
+// The bytes of a file, or of stdin for "-".
+std::string read_text(const std::string& path);
+
 // A model ready for inference: a .samba file or a run folder (its newest checkpoint).
 struct LoadedModel {
   std::unique_ptr<Executor> executor;

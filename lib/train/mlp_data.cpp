@@ -47,7 +47,11 @@ class RowReader {
 
   void read_file(const std::string& path) {
     if (std::filesystem::is_directory(path)) refuse_value(path + " is a folder; a CSV file is needed");
-    const std::string content = samba::read_file(path);
+    read_text(samba::read_file(path), path);
+  }
+
+  // `source` names the text in messages.
+  void read_text(const std::string& content, const std::string& source) {
     hash_.update(content.data(), content.size());
     const Index before = rows_.rows();
     std::string_view rest = content;
@@ -59,9 +63,9 @@ class RowReader {
       if (line.empty()) continue;
       const std::vector<std::string_view> fields = fields_of(line);
       if (number == 1 && is_header(fields)) continue;
-      read_row(fields, path + ":" + std::to_string(number));
+      read_row(fields, source + ":" + std::to_string(number));
     }
-    if (rows_.rows() == before && faults_ == 0) refuse_value(path + " has no row of features");
+    if (rows_.rows() == before && faults_ == 0) refuse_value(source + " has no row of features");
     ++rows_.files;
   }
 
@@ -136,6 +140,12 @@ Array MlpRows::classes_of(std::span<const std::uint64_t> rows) const {
 MlpRows read_mlp_rows(const std::vector<std::string>& paths, ClassColumn column) {
   RowReader reader(column);
   for (const std::string& path : paths) reader.read_file(path);
+  return reader.take();
+}
+
+MlpRows parse_mlp_rows(const std::string& text, const std::string& source, ClassColumn column) {
+  RowReader reader(column);
+  reader.read_text(text, source);
   return reader.take();
 }
 

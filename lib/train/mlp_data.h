@@ -31,5 +31,7 @@ enum class ClassColumn { required, optional };
 // All rows of the files in the order given; all of them have a class or none has. Error(value) names every line that is
 // wrong (the first ten, and how many there are), what it holds and what is accepted; a file without a row is refused.
 MlpRows read_mlp_rows(const std::vector<std::string>& paths, ClassColumn column);
+// The same from one text in memory; `source` names it in messages.
+MlpRows parse_mlp_rows(const std::string& text, const std::string& source, ClassColumn column);
 
 }  // namespace samba
