@@ -13,13 +13,6 @@ namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 using nlohmann::json;
 
-std::vector<json> lines_of(const std::string& text) {
-  std::vector<json> lines;
-  std::stringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(json::parse(line));
-  return lines;
-}
-
 // A folder with rows.csv (60 rows with a class) and mlp.json.
 class MlpFolder {
  public:
@@ -55,7 +48,7 @@ class MlpFolder {
 };
 
 std::vector<json> metrics_of(const Path& run) {
-  std::vector<json> lines = lines_of(read_file(run / "metrics.jsonl"));
+  std::vector<json> lines = json_lines(read_file(run / "metrics.jsonl"));
   for (json& line : lines) line.erase("seconds");
   return lines;
 }
@@ -68,7 +61,7 @@ TEST_CASE("the shipped configuration trains from the root of the source tree") {
                                               "--out", folder.file("run"), "--json"});
   INFO(result.err);
   REQUIRE(result.code == 0);
-  const std::vector<json> events = lines_of(result.out);
+  const std::vector<json> events = json_lines(result.out);
   CHECK(events.back()["step"] == 400);
   double accuracy = 0.0;
   for (const json& event : events) accuracy = event.value("accuracy", accuracy);
@@ -229,7 +222,7 @@ TEST_CASE("prefill gives the logits of rows, with or without their class") {
   const CommandResult result =
       samba_command({"prefill", "--model", folder.file("run"), "--file", folder.file("one.csv"), "--json"});
   REQUIRE(result.code == 0);
-  const std::vector<json> lines = lines_of(result.out);
+  const std::vector<json> lines = json_lines(result.out);
   REQUIRE(lines.size() == 2);
   CHECK(lines[1]["row"] == 1);
   const std::vector<std::string> from_stdin{"prefill", "--model", folder.file("run"), "--file", "-", "--json"};

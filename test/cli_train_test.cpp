@@ -12,13 +12,6 @@ namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 using nlohmann::json;
 
-std::vector<json> lines_of(const std::string& text) {
-  std::vector<json> lines;
-  std::stringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(json::parse(line));
-  return lines;
-}
-
 std::vector<std::string> names_in(const Path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
@@ -28,7 +21,7 @@ std::vector<std::string> names_in(const Path& folder) {
 
 // The metrics but for the time they took.
 std::vector<json> metrics_of(const Path& run) {
-  std::vector<json> lines = lines_of(read_file(run / "metrics.jsonl"));
+  std::vector<json> lines = json_lines(read_file(run / "metrics.jsonl"));
   for (json& line : lines) line.erase("seconds");
   return lines;
 }
@@ -47,7 +40,7 @@ TEST_CASE("a run leaves config, metrics, checkpoints, log, picture and samples")
   CHECK((fs::status(folder / "checkpoints/step-00000020.samba").permissions() & fs::perms::owner_all) ==
         (fs::perms::owner_read | fs::perms::owner_write));
 
-  const std::vector<json> metrics = lines_of(read_file(folder / "metrics.jsonl"));
+  const std::vector<json> metrics = json_lines(read_file(folder / "metrics.jsonl"));
   REQUIRE(metrics.size() == 22);
   CHECK(metrics[0]["step"] == 1);
   for (const char* field :
@@ -71,7 +64,7 @@ TEST_CASE("a run leaves config, metrics, checkpoints, log, picture and samples")
   CHECK_THAT(read_file(folder / "loss.svg"), Contains("<polyline") && Contains("</svg>"));
   CHECK_THAT(read_file(folder / "samples.txt"), Contains("=== step 10\nThe ") && Contains("=== step 20\nThe "));
 
-  const std::vector<json> events = lines_of(result.out);
+  const std::vector<json> events = json_lines(result.out);
   CHECK(events.back()["finished"] == true);
   CHECK(events.back()["step"] == 20);
   CHECK(std::count_if(events.begin(), events.end(), [](const json& e) {
@@ -119,7 +112,7 @@ TEST_CASE("Ctrl-C writes a checkpoint and ends with 130; the resumed run has the
   const CommandResult result = command.finish();
   CHECK(result.code == 130);
   CHECK_THAT(result.err, Contains("interrupted after step") && Contains("samba train --resume"));
-  const int step = lines_of(result.out).back()["step"].get<int>();
+  const int step = json_lines(result.out).back()["step"].get<int>();
   REQUIRE(step < 60);
   char name[64];
   std::snprintf(name, sizeof name, "checkpoints/step-%08d.samba\n", step);

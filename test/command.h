@@ -13,6 +13,7 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -109,6 +110,14 @@ class Command {
 
 inline CommandResult samba_command(const std::vector<std::string>& arguments, std::uint64_t limit_bytes = 0) {
   return Command(arguments, limit_bytes).finish();
+}
+
+// The JSON lines of an output.
+inline std::vector<nlohmann::json> json_lines(const std::string& text) {
+  std::vector<nlohmann::json> lines;
+  std::stringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
 }
 
 // ---- a tiny run ----

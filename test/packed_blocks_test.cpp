@@ -225,15 +225,7 @@ TEST_CASE("packed weights that do not fit are refused") {
 TEST_CASE("a stack of packed weights has the bits of the stack of the expanded ones, and is for inference") {
   for (const auto& executor : every_executor()) {
     for (const bool tied : {true, false}) {
-      SambaConfigFields fields;
-      fields.vocab = 11;
-      fields.d_model = 32;
-      fields.layers = {"mamba3", "attention"};
-      fields.n_heads = 4;
-      fields.n_kv_heads = 2;
-      fields.intermediate = 20;
-      fields.tie_embeddings = tied;
-      const SambaConfig config = make_config(fields);
+      const SambaConfig config = small_config(0.0, tied);
       Generator generator(7);
       const ArrayMap drawn_values = SambaStack(*executor, config, generator).weights();
       for (const WeightFormat format : kPacked) {

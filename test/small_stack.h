@@ -10,7 +10,7 @@
 
 namespace samba {
 
-inline SambaConfig small_config(double dropout = 0.0) {
+inline SambaConfig small_config(double dropout = 0.0, bool tied = true) {
   SambaConfigFields fields;
   fields.vocab = 11;
   fields.d_model = 32;
@@ -19,6 +19,7 @@ inline SambaConfig small_config(double dropout = 0.0) {
   fields.n_kv_heads = 2;
   fields.intermediate = 20;
   fields.dropout = dropout;
+  fields.tie_embeddings = tied;
   return make_config(fields);
 }
 

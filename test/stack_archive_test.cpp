@@ -1,6 +1,7 @@
 // The checkpoint of any stack: what is saved reads back and saves to the same bytes; whatever is damaged is refused by
 // its class before memory is taken, and the message names the tensor; a failed save leaves the old file.
 #include "samba/formats/stack_archive.h"
+#include "samba/formats/samba_archive.h"
 
 #include <zstd.h>
 

@@ -8,6 +8,7 @@
 #include "samba/core/error.h"
 #include "samba/core/sha256.h"
 #include "samba/formats/canonical_json.h"
+#include "samba/formats/framed_file.h"
 
 namespace samba {
 
@@ -19,7 +20,6 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kStreamSchema = "mojolearn.samba-stream.v2";
 constexpr std::size_t kPiece = std::size_t{1} << 20;
-constexpr std::uint64_t kFixedBytes = kArchiveMagic.size() + 8 + 32;  // all but the header and the arrays
 constexpr std::uint64_t kElementBytes = 4;
 constexpr std::array<std::string_view, kArchiveArrays> kNames = {"parameters", "exp_avg", "exp_avg_sq",
                                                                  "buf_initialized"};
@@ -78,39 +78,20 @@ std::string write_samba_archive(const Path& path, const Json& state, const std::
     refuse_value("the header of " + path.string() + " would have " + std::to_string(header.size()) +
                  " bytes, an archive holds at most " + std::to_string(kLongestArchiveHeader));
   }
-  total += kFixedBytes + header.size();
-
-  AtomicFile file(path);
-  Sha256 whole;
-  std::uint64_t done = 0;
-  const auto write = [&](const void* data, std::size_t bytes) {
-    file.write(data, bytes);
-    whole.update(data, bytes);
-    done += bytes;
-    if (progress) progress(done, total);
-  };
-  const std::uint64_t length = header.size();
-  Sha256 header_hash;
-  header_hash.update(header);
-  const Sha256Digest header_digest = header_hash.finish();
-  write(kArchiveMagic.data(), kArchiveMagic.size());
-  write(&length, sizeof length);
-  write(header.data(), header.size());
-  write(header_digest.data(), header_digest.size());
+  FramedFileWriter file(path, kArchiveMagic, header, total, progress);
   for (std::size_t array = 0; array < kArchiveArrays; ++array) {
     Sha256 hash;
     for_each_piece(byte_count(counts[array]), buffer, [&](std::uint64_t first, std::span<char> piece) {
       sources[array](first, piece.data(), piece.size());
       hash.update(piece.data(), piece.size());
-      write(piece.data(), piece.size());
+      file.put(piece.data(), piece.size());
     });
     if (hash.finish_hex() != digests[array]) {
       throw Error(ErrorKind::internal, "the array " + std::string(archive_array_name(array)) +
                                            " changed while it was saved to " + path.string());
     }
   }
-  file.commit();
-  return whole.finish_hex();
+  return file.commit();
 }
 
 bool is_samba_archive(const Path& path) {
@@ -131,26 +112,8 @@ SambaArchiveReader::SambaArchiveReader(const Path& path) : file_(path) {
       std::string_view(magic.data(), magic.size()) != kArchiveMagic) {
     refuse("format", "it does not start with the magic of a streamed archive");
   }
-  std::uint64_t length = 0;
-  if (file_.read(&length, sizeof length) != sizeof length) refuse("truncated", "it ends inside the header length");
-  if (length < 1 || length > kLongestArchiveHeader) {
-    refuse("header_length", "a header of " + std::to_string(length) + " bytes, 1 to " +
-                                std::to_string(kLongestArchiveHeader) + " are accepted");
-  }
-  std::string text(static_cast<std::size_t>(length), '\0');
-  Sha256Digest digest{};
-  if (file_.read(text.data(), text.size()) != text.size() ||
-      file_.read(digest.data(), digest.size()) != digest.size()) {
-    refuse("header_integrity", "it ends inside the header");
-  }
-  Sha256 hash;
-  hash.update(text);
-  if (hash.finish() != digest) refuse("header_integrity", "the header's SHA-256 differs");
-  try {
-    header_ = parse_json(text);
-  } catch (const Error& error) {
-    refuse("json", std::string("the header is ") + error.what());
-  }
+  header_ = read_framed_header(file_, kLongestArchiveHeader,
+                               [this](const auto& error_class, const auto& reason) { refuse(error_class, reason); });
   if (!header_.is_object() || header_.size() != 3 || !header_.contains("arrays") || !header_.contains("schema") ||
       !header_.contains("state")) {
     refuse("stream_schema", "the header must be an object with exactly the keys arrays, schema and state");

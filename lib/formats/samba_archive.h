@@ -13,14 +13,12 @@
 
 #include "samba/core/array.h"
 #include "samba/core/files.h"
+#include "samba/formats/framed_file.h"
 
 namespace samba {
 
 inline constexpr std::string_view kArchiveMagic("MOJOLEARN-SAMBA\x02\x0A", 17);
 inline constexpr std::uint64_t kLongestArchiveHeader = 1048576;
-
-// Called while a large file is read or written, with bytes done and bytes in all.
-using FileProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
 enum ArchiveArray : std::size_t { kParameters, kExpAvg, kExpAvgSq, kBufferInitialized, kArchiveArrays };
 

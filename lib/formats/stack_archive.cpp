@@ -6,6 +6,7 @@
 #include "samba/core/error.h"
 #include "samba/core/sha256.h"
 #include "samba/formats/canonical_json.h"
+#include "samba/formats/framed_file.h"
 #include "samba/formats/zstd_frame.h"
 
 namespace samba {
@@ -80,25 +81,7 @@ class Writer {
   // The second pass. `sources` in the order of the first.
   std::string write(const std::string& header, std::span<const StackTensorSource> parameters,
                     std::span<const StackTensorSource> moments, const FileProgress& progress) {
-    const std::uint64_t length = header.size();
-    Sha256 header_hash;
-    header_hash.update(header);
-    const Sha256Digest digest = header_hash.finish();
-    total_ += kStackMagic.size() + sizeof length + header.size() + digest.size();
-
-    AtomicFile file(path_);
-    Sha256 whole;
-    std::uint64_t done = 0;
-    const auto put = [&](const void* data, std::size_t bytes) {
-      file.write(data, bytes);
-      whole.update(data, bytes);
-      done += bytes;
-      if (progress) progress(done, total_);
-    };
-    put(kStackMagic.data(), kStackMagic.size());
-    put(&length, sizeof length);
-    put(header.data(), header.size());
-    put(digest.data(), digest.size());
+    FramedFileWriter file(path_, kStackMagic, header, total_, progress);
     std::size_t next = 0;
     for (const auto sources : {parameters, moments}) {
       for (const StackTensorSource& source : sources) {
@@ -109,12 +92,11 @@ class Writer {
           throw Error(ErrorKind::internal,
                       "the tensor " + source.name + " changed while it was saved to " + path_.string());
         }
-        put(bytes.stored.data(), bytes.stored.size());
+        file.put(bytes.stored.data(), bytes.stored.size());
         ++next;
       }
     }
-    file.commit();
-    return whole.finish_hex();
+    return file.commit();
   }
 
  private:

@@ -14,7 +14,7 @@
 
 #include "samba/core/array.h"
 #include "samba/core/files.h"
-#include "samba/formats/samba_archive.h"
+#include "samba/formats/framed_file.h"
 #include "samba/formats/stack_tensor.h"
 
 namespace samba {

@@ -6,6 +6,7 @@
 #include "samba/core/error.h"
 #include "samba/core/sha256.h"
 #include "samba/formats/canonical_json.h"
+#include "samba/formats/framed_file.h"
 #include "samba/formats/stack_archive.h"
 #include "samba/formats/zstd_frame.h"
 
@@ -18,7 +19,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kSchema = "samba.stack.v1";
-constexpr std::uint64_t kFixedBytes = kStackMagic.size() + 8 + 32;  // all but the header and the tensors
 
 }  // namespace
 
@@ -45,27 +45,8 @@ void StackArchiveReader::read_header() {
       std::string_view(magic.data(), magic.size()) != kStackMagic) {
     refuse("format", "it does not start with the magic of a samba.stack.v1 file");
   }
-  std::uint64_t length = 0;
-  if (file_.read(&length, sizeof length) != sizeof length) refuse("truncated", "it ends inside the header length");
-  if (length < 1 || length > kLongestStackHeader) {
-    refuse("header_length", "a header of " + std::to_string(length) + " bytes, 1 to " +
-                                std::to_string(kLongestStackHeader) + " are accepted");
-  }
-  if (file_.size() < kFixedBytes + length) refuse("header_integrity", "it ends inside the header");
-  std::string text(static_cast<std::size_t>(length), '\0');
-  Sha256Digest digest{};
-  if (file_.read(text.data(), text.size()) != text.size() ||
-      file_.read(digest.data(), digest.size()) != digest.size()) {
-    refuse("header_integrity", "it ends inside the header");
-  }
-  Sha256 hash;
-  hash.update(text);
-  if (hash.finish() != digest) refuse("header_integrity", "the header's SHA-256 differs");
-  try {
-    header_ = parse_json(text);
-  } catch (const Error& error) {
-    refuse("json", std::string("the header is not JSON: ") + error.what());
-  }
+  header_ = read_framed_header(file_, kLongestStackHeader,
+                               [this](const auto& error_class, const auto& reason) { refuse(error_class, reason); });
   if (!header_.is_object() || header_.size() != 4 || !header_.contains("moments") || !header_.contains("parameters") ||
       !header_.contains("schema") || !header_.contains("state")) {
     refuse("stream_schema", "the header must have exactly the keys moments, parameters, schema, state");
@@ -73,7 +54,7 @@ void StackArchiveReader::read_header() {
   if (header_["schema"] != kSchema) {
     refuse("stream_schema", std::string("the header's schema must be \"") + kSchema + "\"");
   }
-  next_offset_ = kFixedBytes + length;
+  next_offset_ = file_.position();
 }
 
 // What the state says of itself comes before its tensors: another profile may have other ones.
