@@ -12,11 +12,6 @@
 namespace samba {
 namespace {
 
-Executor& cpu() {
-  static const std::unique_ptr<Executor> executor = make_executor("cpu", {.threads = 1, .instruction_set = {}});
-  return *executor;
-}
-
 // The class of an Error(corrupt), or the words of another refusal.
 template <class Call>
 std::string corrupt_class(Call&& call) {

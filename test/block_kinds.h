@@ -60,4 +60,18 @@ inline bool same(const NamedArrays& a, const NamedArrays& b) {
   return true;
 }
 
+// One thread of the cpu executor.
+inline Executor& cpu() {
+  static const std::unique_ptr<Executor> executor = make_executor("cpu", {.threads = 1, .instruction_set = {}});
+  return *executor;
+}
+
+inline BlockModule make(const std::string& kind, BlockModule::Use use = BlockModule::Use::training) {
+  return make_block(cpu(), small_block(kind), use);
+}
+
+inline Array input(const std::string& kind, Index batch = 1, Index length = 3) {
+  return drawn(40, {batch, length, small_block(kind).d_model});
+}
+
 }  // namespace samba

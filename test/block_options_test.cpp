@@ -11,11 +11,6 @@ namespace {
 
 using nlohmann::json;
 
-Executor& cpu() {
-  static const std::unique_ptr<Executor> executor = make_executor("cpu", {.threads = 1, .instruction_set = {}});
-  return *executor;
-}
-
 // Values of an option that are accepted and values that are refused, the other options being those of a small block.
 struct Values {
   std::vector<json> good;
