@@ -3,8 +3,15 @@
 #include <filesystem>
 #include <sstream>
 
+#include "bits.h"
 #include "command.h"
+#include "samba/backends/registry.h"
 #include "samba/formats/safetensors.h"
+#include "samba/model/mlp_inference.h"
+#include "samba/train/data.h"
+#include "samba/train/mlp_checkpoint.h"
+#include "samba/train/mlp_data.h"
+#include "samba/train/mlp_trainer.h"
 
 namespace samba {
 namespace {
@@ -149,6 +156,31 @@ TEST_CASE("20 steps of an MLP give the bytes of 7 steps and 13 more, on the refe
     const Path old = folder.path() / "whole/checkpoints/step-00000008.mlp";
     REQUIRE(samba_command({"train", "--resume", old.string()}).code == 0);
     CHECK(read_file(folder.path() / "whole" / last) == read_file(folder.path() / "parts" / last));
+  }
+}
+
+TEST_CASE("step s of an MLP run takes rows s*B .. s*B+B-1 of the order of its seed, every row once an epoch") {
+  const MlpFolder folder;
+  REQUIRE(folder.train("run").code == 0);
+  const json config = json::parse(read_file(folder.path() / "mlp.json"));
+  const auto seed = config.at("seed").get<std::uint64_t>();
+  const std::uint64_t rows_a_step = 10, training_rows = 48;
+  const auto executor = make_executor("cpu");
+  const MlpRows rows = read_mlp_rows({folder.file("rows.csv")}, ClassColumn::required);
+  OptimizerSettings settings;
+  settings.lr = 0.02;
+  MlpTrainer trainer(*executor, mlp_arrays(draw_mlp_values(seed)), {{"by", "hand"}}, settings);
+  for (std::uint64_t step = 0; step < 20; ++step) {
+    std::vector<std::uint64_t> taken;
+    for (std::uint64_t i = step * rows_a_step; i < (step + 1) * rows_a_step; ++i) {
+      taken.push_back(permuted_index(seed, i / training_rows, i % training_rows, training_rows));
+    }
+    trainer.train_step(rows.features_of(taken), rows.classes_of(taken));
+  }
+  const auto trained = load_mlp_for_training(*executor, folder.path() / "run/checkpoints/step-00000020.mlp");
+  for (const auto& [name, weight] : trainer.weights()) {
+    INFO(name);
+    CHECK(bits_equal(trained->weights().at(name).floats(), weight.floats()));
   }
 }
 
