@@ -1,7 +1,6 @@
 // The small MLP as a user meets it: train on rows, resume, logits, inspect, convert, and what is refused.
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <sstream>
 
 #include "bits.h"
 #include "command.h"
@@ -53,12 +52,6 @@ class MlpFolder {
  private:
   TemporaryFolder folder_;
 };
-
-std::vector<json> metrics_of(const Path& run) {
-  std::vector<json> lines = json_lines(read_file(run / "metrics.jsonl"));
-  for (json& line : lines) line.erase("seconds");
-  return lines;
-}
 
 }  // namespace
 

@@ -1,9 +1,9 @@
 // samba train as a user meets it: what a run leaves, how it resumes, what it refuses.
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <sstream>
 
 #include "command.h"
+#include "samba/train/data.h"
 
 namespace samba {
 namespace {
@@ -17,13 +17,6 @@ std::vector<std::string> names_in(const Path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
-}
-
-// The metrics but for the time they took.
-std::vector<json> metrics_of(const Path& run) {
-  std::vector<json> lines = json_lines(read_file(run / "metrics.jsonl"));
-  for (json& line : lines) line.erase("seconds");
-  return lines;
 }
 
 TEST_CASE("a run leaves config, metrics, checkpoints, log, picture and samples") {
@@ -101,6 +94,29 @@ TEST_CASE("20 steps give the bytes of 7 steps and 13 more, on another number of 
   CHECK(metrics_of(run.file("parts")).size() == whole.size() + 1);
   // Nothing left to do is no error.
   CHECK(samba_command({"train", "--resume", run.file("parts")}).code == 0);
+}
+
+TEST_CASE("a run takes its windows in the order that its seed gives") {
+  const TinyRun run;
+  const std::uint64_t seed = 3, rows = 2, length = 16;
+  const std::uint64_t training_bytes = fs::file_size(run.file("text.txt")) - 200;
+  const auto permuted = permute_order(seed, (training_bytes - 1) / length, length);
+  const auto drawn = draw_order(seed, training_bytes - length);
+  for (const WindowOrder* order : {permuted.get(), drawn.get()}) {
+    INFO(order->name());
+    std::string lines;
+    for (std::uint64_t step = 0; step < 20; ++step) {
+      std::vector<std::uint64_t> starts(rows);
+      order->starts(step, starts);
+      lines += std::to_string(starts[0]) + " " + std::to_string(starts[1]) + "\n";
+    }
+    write_text(run.file("starts.txt"), lines);
+    const std::string own = order->name();
+    REQUIRE(run.train(own, {"--set", "data.order=" + own}).code == 0);
+    REQUIRE(run.train("fixed-" + own, {"--set", "data.start_positions=" + run.file("starts.txt")}).code == 0);
+    CHECK(read_file(run.path() / own / "checkpoints/step-00000020.samba") ==
+          read_file(run.path() / ("fixed-" + own) / "checkpoints/step-00000020.samba"));
+  }
 }
 
 TEST_CASE("Ctrl-C writes a checkpoint and ends with 130; the resumed run has the bits of the uninterrupted one") {

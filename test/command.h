@@ -120,6 +120,13 @@ inline std::vector<nlohmann::json> json_lines(const std::string& text) {
   return lines;
 }
 
+// The metrics of a run but for the time they took.
+inline std::vector<nlohmann::json> metrics_of(const Path& run) {
+  std::vector<nlohmann::json> lines = json_lines(read_file(run / "metrics.jsonl"));
+  for (nlohmann::json& line : lines) line.erase("seconds");
+  return lines;
+}
+
 // ---- a tiny run ----
 
 inline void write_text(const Path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
