@@ -1,14 +1,14 @@
 // The integer product of numeric_profile fixed15_v1 beside the float32 product, interleaved in one run on one thread:
 // CPU time of the fastest repetition and the ratio (above 1: the integer product is faster). Both weights are prepared;
-// the integer side quantises its rows in the call. Usage: fixed15_bench [--repetitions R] [--isa NAME]
+// the integer side quantises its rows in the call. Usage: fixed15_bench [--threads N] [--repetitions R] [--isa NAME]
 #include <time.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 
+#include "bench_options.h"
 #include "samba/backends/registry.h"
 #include "samba/numerics/philox.h"
 
@@ -36,14 +36,8 @@ std::vector<float> draw(std::uint32_t stream, Index count) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  samba::ExecutorOptions options;
-  options.threads = 1;
-  int repetitions = 9;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::strcmp(argv[i], "--repetitions") == 0) repetitions = std::stoi(argv[i + 1]);
-    if (std::strcmp(argv[i], "--isa") == 0) options.instruction_set = argv[i + 1];
-  }
-  const auto executor = samba::make_executor("cpu", options);
+  const BenchOptions options = parse_bench_options(argc, argv);
+  const auto executor = samba::make_executor("cpu", options.executor);
   std::printf("samba %s, 1 thread; billions of multiply-adds a CPU second\n", executor->instruction_set().c_str());
   std::printf("%6s %6s %6s %10s %10s %7s\n", "M", "N", "K", "float32", "fixed15", "ratio");
   for (const Index m : {Index{1}, Index{8}, Index{64}, Index{512}}) {
@@ -55,7 +49,7 @@ int main(int argc, char** argv) {
       const double terms = static_cast<double>(m * size * size);
       const int inner = std::max(1, static_cast<int>(1e8 / terms));
       double best_float = 1e30, best_integer = 1e30;
-      for (int r = 0; r < repetitions; ++r) {
+      for (int r = 0; r < options.repetitions; ++r) {
         best_float = std::min(best_float, cpu_seconds([&] {
                                 for (int i = 0; i < inner; ++i)
                                   executor->linear().linear(*floats, m, x.data(), y.data());

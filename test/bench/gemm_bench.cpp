@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "bench_options.h"
 #include "samba/backends/registry.h"
 #include "samba/numerics/philox.h"
 
@@ -49,15 +49,8 @@ struct Row {
 }  // namespace
 
 int main(int argc, char** argv) {
-  samba::ExecutorOptions options;
-  options.threads = 1;
-  int repetitions = 9;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::strcmp(argv[i], "--threads") == 0) options.threads = std::stoi(argv[i + 1]);
-    if (std::strcmp(argv[i], "--repetitions") == 0) repetitions = std::stoi(argv[i + 1]);
-    if (std::strcmp(argv[i], "--isa") == 0) options.instruction_set = argv[i + 1];
-  }
-  const auto executor = samba::make_executor("cpu", options);
+  const BenchOptions options = parse_bench_options(argc, argv);
+  const auto executor = samba::make_executor("cpu", options.executor);
   openblas_set_num_threads(executor->threads());
   std::printf("samba %s, %d threads; OpenBLAS kernel %s\n", executor->instruction_set().c_str(), executor->threads(),
               openblas_get_corename());
@@ -102,7 +95,7 @@ int main(int argc, char** argv) {
     double best_ours = 1e30, best_theirs = 1e30;
     ours();
     theirs();
-    for (int r = 0; r < repetitions; ++r) {
+    for (int r = 0; r < options.repetitions; ++r) {
       best_ours = std::min(best_ours, seconds_of(ours));
       best_theirs = std::min(best_theirs, seconds_of(theirs));
     }

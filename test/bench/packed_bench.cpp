@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bench_options.h"
 #include "samba/backends/registry.h"
 #include "samba/numerics/packed_weight.h"
 #include "samba/numerics/philox.h"
@@ -37,15 +38,8 @@ samba::Array draw(std::uint32_t stream, Index rows, Index columns) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  samba::ExecutorOptions options;
-  options.threads = 1;
-  int repetitions = 9;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::strcmp(argv[i], "--threads") == 0) options.threads = std::stoi(argv[i + 1]);
-    if (std::strcmp(argv[i], "--repetitions") == 0) repetitions = std::stoi(argv[i + 1]);
-    if (std::strcmp(argv[i], "--isa") == 0) options.instruction_set = argv[i + 1];
-  }
-  const auto executor = samba::make_executor("cpu", options);
+  const BenchOptions options = parse_bench_options(argc, argv);
+  const auto executor = samba::make_executor("cpu", options.executor);
   samba::LinearKernels& linear = executor->linear();
   const Index n = 6144, k = 4096;
   const samba::Array weight = draw(2, n, k);
@@ -63,7 +57,7 @@ int main(int argc, char** argv) {
     std::vector<float> y(static_cast<std::size_t>(m * n));
     double best[std::size(kFormats)];
     std::fill(std::begin(best), std::end(best), 1e30);
-    for (int r = 0; r <= repetitions; ++r) {
+    for (int r = 0; r <= options.repetitions; ++r) {
       for (std::size_t f = 0; f < std::size(kFormats); ++f) {
         const double start = cpu_seconds();
         linear.linear(*prepared[f], m, x.floats().data(), y.data());
