@@ -150,10 +150,4 @@ TEST_CASE("a file can be read in pieces and mapped") {
   reader.seek(4);
   CHECK(reader.read(buffer, 2) == 2);
   CHECK(std::string(buffer, 2) == "45");
-
-  MappedFile mapped(folder / "a");
-  REQUIRE(mapped.bytes().size() == 10);
-  CHECK(static_cast<char>(mapped.bytes()[9]) == '9');
-  write_file_atomically(folder / "empty", "");
-  CHECK(MappedFile(folder / "empty").bytes().empty());
 }

@@ -1,7 +1,6 @@
 #include "samba/core/files.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,7 +38,8 @@ bool path_is_at_fault(int error) {
 
 // Opens a regular file for reading and tells its size.
 int open_regular(const Path& path, std::uint64_t& size) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Not to wait for the writer of a pipe, which is refused below.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) throw_file_error("open", path, errno);
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) {
@@ -110,35 +110,6 @@ std::string read_file(const Path& path, std::uint64_t most_bytes) {
   std::string content(reader.size(), '\0');
   content.resize(reader.read(content.data(), content.size()));
   return content;
-}
-
-MappedFile::MappedFile(const Path& path) {
-  std::uint64_t size = 0;
-  const int descriptor = open_regular(path, size);
-  if (size > 0) {
-    void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    if (data == MAP_FAILED) {
-      const int error = errno;
-      ::close(descriptor);
-      throw_file_error("map", path, error);
-    }
-    data_ = data;
-    size_ = size;
-  }
-  ::close(descriptor);
-}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(data_, size_);
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
 }
 
 AtomicFile::AtomicFile(Path target, unsigned mode) : target_(std::move(target)), mode_(mode) {

@@ -1,4 +1,5 @@
-// Files: read whole, in pieces, or mapped; written so that a reader sees the old content or the new one, never a part.
+// Files: read whole or in pieces (mapped: mapped_file.h); written so that a reader sees the old content or the new one,
+// never a part.
 //
 // Errors name the path and what the system said. A path that cannot be used (missing, a folder, no permission) is
 // Error(value); a device that fails (disk full, input/output error, no file handles) is Error(resource).
@@ -8,7 +9,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -27,6 +27,7 @@ class FileReader {
   const Path& path() const { return path_; }
   std::uint64_t size() const { return size_; }  // when it was opened
   std::uint64_t position() const { return position_; }
+  int descriptor() const { return descriptor_; }
   // Reads until the buffer is full or the file ends; returns the bytes read.
   std::size_t read(void* buffer, std::size_t bytes);
   void seek(std::uint64_t position);
@@ -40,23 +41,6 @@ class FileReader {
 
 // The whole content. Files larger than `most_bytes` are refused (Error(value)).
 std::string read_file(const Path& path, std::uint64_t most_bytes = std::numeric_limits<std::uint64_t>::max());
-
-// A file mapped into memory for reading; an empty file gives an empty span. The file must not shrink meanwhile.
-class MappedFile {
- public:
-  explicit MappedFile(const Path& path);
-  ~MappedFile();
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-
-  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
-
- private:
-  void* data_ = nullptr;
-  std::size_t size_ = 0;
-};
 
 // A file being written: content goes to a new file in the target's folder (created exclusively, mode 0600); commit()
 // makes it durable and puts it in the target's place with `mode` less the umask. Without commit(), or when it fails,

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "samba/core/error.h"
+#include "samba/core/mapped_file.h"
 
 namespace samba {
 

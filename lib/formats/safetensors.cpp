@@ -7,6 +7,7 @@
 
 #include "samba/core/error.h"
 #include "samba/core/files.h"
+#include "samba/core/mapped_file.h"
 
 namespace samba {
 namespace {

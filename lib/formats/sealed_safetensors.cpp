@@ -4,6 +4,7 @@
 
 #include "samba/core/error.h"
 #include "samba/core/files.h"
+#include "samba/core/mapped_file.h"
 #include "samba/core/sha256.h"
 
 namespace samba {

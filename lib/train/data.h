@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "samba/core/array.h"
-#include "samba/core/files.h"
+#include "samba/core/mapped_file.h"
 
 namespace samba {
 
