@@ -5,14 +5,13 @@
 #include "commands.h"
 #include "mlp_commands.h"
 #include "output.h"
+#include "samba/convert/model_source.h"
 #include "samba/core/error.h"
 #include "samba/core/sha256.h"
 #include "samba/generate/decode_session.h"
 #include "samba/text/tokenizer.h"
 #include "samba/train/checkpoint.h"
 #include "samba/train/model_kind.h"
-#include "samba/train/run_folder.h"
-#include "samba/train/stored_model.h"
 
 namespace samba::apps {
 
@@ -72,10 +71,11 @@ nlohmann::ordered_json tensor_json(const StackTensor& tensor) {
 
 nlohmann::ordered_json describe(const InspectFlags& flags, const CommonOptions& common) {
   const std::unique_ptr<Executor> executor = make_executor(common);
-  const Path path = find_checkpoint(flags.path);
+  const ModelPlace place = find_model(flags.path);
+  const Path& path = place.path;
   if (model_kind_of_file(path) == ModelKind::mlp) return inspect_mlp(path, flags.memory);
-  inspect_checkpoint(path, true);  // moments too
-  const StoredModel model = read_model(path, Reading::inference);
+  if (is_own_form(place.form)) inspect_checkpoint(path, true);  // moments too
+  const StoredModel model = read_model(place);
   nlohmann::ordered_json result;
   result["file"] = path.string();
   result["format"] = model_form_name(model.form);

@@ -8,11 +8,10 @@
 #include <sstream>
 
 #include "mlp_commands.h"
+#include "samba/convert/model_source.h"
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
 #include "samba/text/tokenizer.h"
-#include "samba/train/checkpoint.h"
-#include "samba/train/run_folder.h"
 
 namespace samba::apps {
 
@@ -48,10 +47,10 @@ Prompt prompt_of_line(const std::string& line, const std::string& where) {
 
 LoadedModel load_model(const std::string& path, const CommonOptions& common) {
   LoadedModel model;
-  const Path archive = find_checkpoint(path);
-  refuse_mlp(archive, "decode", "it has no tokens to continue; samba prefill --file ROWS.csv gives its logits");
+  const ModelPlace place = find_model(path);
+  refuse_mlp(place.path, "decode", "it has no tokens to continue; samba prefill --file ROWS.csv gives its logits");
   model.executor = make_executor(common);
-  model.stack = load_for_inference(*model.executor, archive);
+  model.stack = samba::load_model(*model.executor, place);
   const StackConfig& config = model.stack->config();
   model.text = config.vocab == kByteVocabulary;
   if (const Index declared = unreachable_positions(config); declared > 0) {

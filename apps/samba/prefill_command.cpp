@@ -9,6 +9,7 @@
 #include "model_input.h"
 #include "output.h"
 #include "progress.h"
+#include "samba/convert/model_source.h"
 #include "samba/core/error.h"
 #include "samba/core/files.h"
 #include "samba/formats/safetensors.h"
@@ -115,7 +116,7 @@ std::string rows_of(const Path& model, const PrefillFlags& flags, const CommonOp
 }
 
 std::string result_of(const PrefillFlags& flags, const CommonOptions& common) {
-  const Path path = find_checkpoint(flags.model);
+  const Path path = find_model(flags.model).path;
   if (model_kind_of_file(path) == ModelKind::mlp) return rows_of(path, flags, common);
   const LoadedModel model = load_model(flags.model, common);
   const std::vector<Prompt> prompts = read_prompts(flags.prompts, model, "--file");

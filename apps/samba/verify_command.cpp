@@ -9,8 +9,8 @@
 #include "output.h"
 #include "progress.h"
 #include "samba/backends/registry.h"
+#include "samba/convert/model_source.h"
 #include "samba/core/error.h"
-#include "samba/train/run_folder.h"
 #include "samba/verify/model_check.h"
 
 namespace samba::apps {
@@ -65,7 +65,7 @@ std::string check_line(const verify::ModelCheck& check) {
 }
 
 int verify_model(const VerifyFlags& flags, const CommonOptions& common) {
-  const Path path = find_checkpoint(flags.model);
+  const Path path = find_model(flags.model).path;
   refuse_mlp(path, "verify --model", "samba inspect checks its file");
   const auto make = [&](const std::string& device, int threads) {
     CommonOptions wanted = common;

@@ -167,6 +167,12 @@ std::string_view model_form_name(ModelForm form) {
       return "samba.stack.v1";
     case ModelForm::folder:
       return "safetensors folder";
+    case ModelForm::huggingface_folder:
+      return "Hugging Face folder";
+    case ModelForm::mamba_ssm_folder:
+      return "mamba_ssm folder";
+    case ModelForm::gguf_file:
+      return "GGUF";
   }
   throw Error(ErrorKind::internal, "unknown form of a model");
 }

@@ -19,7 +19,16 @@
 
 namespace samba {
 
-enum class ModelForm { samba_archive, legacy_json, stack_archive, folder };
+// The last three are forms of other programs, which samba/convert/model_source.h reads.
+enum class ModelForm {
+  samba_archive,
+  legacy_json,
+  stack_archive,
+  folder,
+  huggingface_folder,
+  mamba_ssm_folder,
+  gguf_file
+};
 
 std::string_view model_form_name(ModelForm form);  // "streamed archive", "legacy JSON", ...
 

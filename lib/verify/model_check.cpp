@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "samba/convert/model_source.h"
 #include "samba/generate/decode_session.h"
 #include "samba/numerics/philox.h"
 #include "samba/train/checkpoint.h"
@@ -18,7 +19,7 @@ class ModelChecker {
  public:
   ModelChecker(const Path& path, const MakeExecutor& make_executor, const ModelCheckOptions& options,
                const std::function<void(const ModelCheck&)>& done)
-      : path_(path), make_executor_(make_executor), options_(options), done_(done) {}
+      : place_(find_model(path)), make_executor_(make_executor), options_(options), done_(done) {}
 
   std::vector<ModelCheck> run() {
     check("checksums", [&] { return checksums(); });
@@ -52,13 +53,19 @@ class ModelChecker {
   }
 
   std::string checksums() const {
-    const CheckpointSummary summary = inspect_checkpoint(path_, true);
-    return std::to_string(summary.bytes) + " bytes, all digests hold";
+    if (is_own_form(place_.form)) {
+      const CheckpointSummary summary = inspect_checkpoint(place_.path, true);
+      return std::to_string(summary.bytes) + " bytes, all digests hold";
+    }
+    const OpenModel model = open_model(place_);
+    for (const ModelTensor& tensor : model.tensors) tensor.load();
+    return std::to_string(model.file_bytes) + " bytes, read whole; " + std::string(model_form_name(place_.form)) +
+           " has no digests";
   }
 
   std::string load() {
     executor_ = make_executor_("", 0);
-    stack_ = load_for_inference(*executor_, path_);
+    stack_ = load_model(*executor_, place_);
     length_ = std::max<Index>(2, std::min(options_.length, position_limit(stack_->config())));
     ids_ = Array(DType::int32, {options_.rows, length_});
     for (std::size_t i = 0; i < ids_.values<std::int32_t>().size(); ++i) {
@@ -92,7 +99,7 @@ class ModelChecker {
   }
 
   Array logits_on(Executor& executor, Index length) const {
-    return load_for_inference(executor, path_)->forward(slice(ids_, 1, 0, length));
+    return load_model(executor, place_)->forward(slice(ids_, 1, 0, length));
   }
 
   std::string threads_agree() {
@@ -113,7 +120,7 @@ class ModelChecker {
            " positions";
   }
 
-  const Path& path_;
+  const ModelPlace place_;
   const MakeExecutor& make_executor_;
   const ModelCheckOptions& options_;
   const std::function<void(const ModelCheck&)>& done_;

@@ -1,0 +1,79 @@
+#include "samba/convert/model_source.h"
+
+#include <utility>
+
+#include "samba/core/error.h"
+#include "samba/formats/gguf_metadata.h"
+#include "samba/formats/stack_archive.h"
+#include "samba/formats/stack_weight.h"
+#include "samba/train/checkpoint.h"
+#include "samba/train/model_folder.h"
+#include "samba/train/run_folder.h"
+
+namespace samba {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// samba's own forms, whole in memory and verified.
+OpenModel open_own(const ModelPlace& place, Reading reading) {
+  const auto stored = std::make_shared<StoredModel>(read_model(place.path, reading));
+  OpenModel model;
+  model.form = stored->form;
+  model.path = place.path;
+  model.file_bytes = stored->file_bytes;
+  model.description = stored->description;
+  model.state = stored->state;
+  model.trainable = stored->trainable;
+  for (const StackTensor& tensor : stored->tensors) {
+    const Weight& weight = stored->weights.at(tensor.name);
+    model.tensors.push_back({tensor.name, tensor.shape, tensor.name, std::string(dtype_name(tensor.dtype)),
+                             weight.format(), weight.view(), [&weight] { return weight; }});
+  }
+  for (const std::string& name : moment_names(*stored)) {
+    const Array& array = stored->moments.at(name);
+    model.moments.push_back({name,
+                             array.shape(),
+                             name,
+                             std::string(dtype_name(array.dtype())),
+                             WeightFormat::float32,
+                             ConstWeight(array),
+                             {}});
+  }
+  model.keeper = stored;
+  return model;
+}
+
+}  // namespace
+
+bool is_own_form(ModelForm form) {
+  return form == ModelForm::samba_archive || form == ModelForm::legacy_json || form == ModelForm::stack_archive ||
+         form == ModelForm::folder;
+}
+
+ModelPlace find_model(const Path& path) {
+  const Path found = find_checkpoint(path);
+  if (fs::is_directory(found)) return {ModelForm::folder, found};
+  if (is_gguf(found)) return {ModelForm::gguf_file, found};
+  if (is_stack_archive(found)) return {ModelForm::stack_archive, found};
+  return {is_samba_archive(found) ? ModelForm::samba_archive : ModelForm::legacy_json, found};
+}
+
+OpenModel open_model(const ModelPlace& place, Reading reading) {
+  if (is_own_form(place.form)) return open_own(place, reading);
+  refuse_unsupported(place.path.string() + " is a model of the form " + std::string(model_form_name(place.form)) +
+                     "; this build of samba reads the forms of samba alone");
+}
+
+StoredModel read_model(const ModelPlace& place, Reading reading) {
+  if (is_own_form(place.form)) return read_model(place.path, reading);
+  return stored_model(open_model(place, reading));
+}
+
+std::unique_ptr<SambaStack> load_model(Executor& executor, const ModelPlace& place, const FileProgress& progress) {
+  if (is_own_form(place.form)) return load_for_inference(executor, place.path, progress);
+  return load_for_inference(executor, open_model(place));
+}
+
+}  // namespace samba

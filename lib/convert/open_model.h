@@ -1,0 +1,65 @@
+// A model whose description was read and checked while its tensors still lie in the files: what every form a model can
+// have is turned into before it is loaded, converted or shown.
+//
+// Tensors are read one at a time, so that memory holds one of them, and whatever becomes of it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "samba/core/array.h"
+#include "samba/core/files.h"
+#include "samba/kernels/executor.h"
+#include "samba/model/samba_stack.h"
+#include "samba/numerics/packed_weight.h"
+#include "samba/train/model_state.h"
+#include "samba/train/stored_model.h"
+
+namespace samba {
+
+// One tensor of the registry, as a file holds it.
+struct ModelTensor {
+  std::string name;    // of the registry: "layers.0.q_proj.weight"
+  Shape shape;         // of the registry
+  std::string source;  // where it lies: "model.safetensors/model.layers.0.self_attn.q_proj.weight"
+  std::string dtype;   // as it is stored: "float32", "float16", "Q4_K"
+  // What `load` gives: the stored format where samba has it, else float32. The values are exactly the stored ones.
+  WeightFormat format = WeightFormat::float32;
+  // The stored bytes where they are a weight of `format` as they lie: valid as long as the model's keeper.
+  std::optional<ConstWeight> view;
+  // Reads it. Error(corrupt) for bytes that are not what the file says.
+  std::function<Weight()> load;
+};
+
+struct OpenModel {
+  ModelForm form = ModelForm::stack_archive;
+  Path path;
+  std::uint64_t file_bytes = 0;  // of all files
+  nlohmann::json description;    // as the form holds it: the state of a samba file, a config.json, GGUF metadata
+  ModelState state;
+  bool trainable = false;              // the files hold what training needs, whether it was asked for or not
+  std::vector<ModelTensor> tensors;    // the parameters in registry order
+  std::vector<ModelTensor> moments;    // in the order of a file; dtypes float32 and int32, always with a view
+  std::vector<Path> companions;        // tokenizer and generation files that go with the model
+  std::shared_ptr<const void> keeper;  // of what the views see
+};
+
+// The packed format of the tensors, float32 when none is packed. Error(value) for two.
+WeightFormat weight_format(const OpenModel& model);
+
+// The float32 values of a tensor.
+Array floats_of(const ModelTensor& tensor);
+
+// The model in host memory.
+StoredModel stored_model(const OpenModel& model);
+
+// For inference: float32 tensors go to the device one by one, packed ones stay packed. Error(corrupt) for a value that
+// is not finite.
+std::unique_ptr<SambaStack> load_for_inference(Executor& executor, const OpenModel& model);
+
+}  // namespace samba
