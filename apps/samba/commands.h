@@ -61,6 +61,7 @@ void add_convert_command(CLI::App& app, CommandLine& line);
 void add_inspect_command(CLI::App& app, CommandLine& line);
 void add_tokenize_command(CLI::App& app, CommandLine& line);
 void add_train_tokenizer_command(CLI::App& app, CommandLine& line);
+void add_bench_command(CLI::App& app, CommandLine& line);
 void add_completion_command(CLI::App& app, CommandLine& line);
 
 }  // namespace samba::apps

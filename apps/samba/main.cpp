@@ -137,6 +137,7 @@ int run(int argc, char** argv) {
   add_inspect_command(app, line);
   add_tokenize_command(app, line);
   add_train_tokenizer_command(app, line);
+  add_bench_command(app, line);
   add_completion_command(app, line);
   app.footer(
       "samba COMMAND --help shows the flags of a command and an example.\nExit codes: 0 fine; 1 a check failed or "

@@ -115,4 +115,6 @@ std::vector<std::string> cpu_instruction_sets() {
   return names;
 }
 
+std::int64_t instruction_set_target(const std::string& name) { return find_instruction_set(name).target; }
+
 }  // namespace samba::cpu

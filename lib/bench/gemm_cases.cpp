@@ -1,0 +1,141 @@
+// Rows "gemm/LAYOUT/MxNxK/Nt": the identical matrix product beside OpenBLAS sgemm.
+//
+// nt is the product of a layer, whose weight is packed ahead; nn and tn pack both operands in the call, as the backward
+// does. A product of one row reads its matrix once and does little with it: it is measured over copies that together
+// exceed the caches four times, as decoding reads a model.
+#include <algorithm>
+
+#include "samba/bench/shapes.h"
+#include "samba/numerics/philox.h"
+
+namespace samba::bench {
+
+namespace {
+
+constexpr double kLeastFlops = 2e8;  // of a repetition: a millisecond or more
+
+struct Product {
+  Layout layout;
+  Index m, n, k;
+};
+
+std::vector<float> draw(std::uint32_t stream, Index count) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = stream_uniform(1, stream, i, -1.0F, 2.0F);
+  return values;
+}
+
+class GemmSides {
+ public:
+  GemmSides(const Context& context, const Product& product, int threads)
+      : context_(context), p_(product), executor_(context.executor(threads)) {
+    const auto matrix = static_cast<double>(p_.n * p_.k) * sizeof(float);
+    const double flops = gemm_cost(p_.m, p_.n, p_.k).flops;
+    copies_ = 1;
+    calls_ = std::max(1, static_cast<int>(kLeastFlops / flops));
+    if (p_.m == 1) {
+      const auto buffer = static_cast<double>(memory_buffer_bytes(context.machine));
+      calls_ = copies_ = std::max(1, static_cast<int>(buffer / matrix) + 1);
+    }
+    a_ = draw(1, p_.m * p_.k);
+    b_ = draw(2, p_.n * p_.k);
+    c_.resize(static_cast<std::size_t>(p_.m * p_.n));
+    for (int i = 0; i < copies_; ++i) {
+      if (p_.layout == Layout::nt) prepared_.push_back(executor_->linear().prepare(p_.n, p_.k, b_.data()));
+      if (copies_ > 1) plain_.push_back(b_);
+    }
+  }
+
+  int calls() const { return calls_; }
+  bool streamed() const { return copies_ > 1; }
+
+  void ours() {
+    LinearKernels& linear = executor_->linear();
+    for (int i = 0; i < calls_; ++i) {
+      if (p_.layout == Layout::nt) {
+        linear.linear(*prepared_[static_cast<std::size_t>(i % copies_)], p_.m, a_.data(), c_.data());
+      } else {
+        linear.gemm(p_.layout, p_.m, p_.n, p_.k, a_.data(), matrix(i), c_.data());
+      }
+    }
+  }
+
+  void theirs() {
+    for (int i = 0; i < calls_; ++i) context_.blas->gemm(p_.layout, p_.m, p_.n, p_.k, a_.data(), matrix(i), c_.data());
+  }
+
+ private:
+  const float* matrix(int call) const {
+    return copies_ > 1 ? plain_[static_cast<std::size_t>(call % copies_)].data() : b_.data();
+  }
+
+  const Context& context_;
+  Product p_;
+  std::unique_ptr<Executor> executor_;
+  int copies_ = 1, calls_ = 1;
+  std::vector<float> a_, b_, c_;
+  std::vector<std::unique_ptr<PreparedWeight>> prepared_;
+  std::vector<std::vector<float>> plain_;
+};
+
+Row measure_product(const Context& context, const Product& product, const std::string& name, int threads) {
+  GemmSides work(context, product, threads);
+  std::vector<Side> sides{{.work = [&] { work.ours(); }, .threads = threads}};
+  if (context.blas) {
+    context.blas->set_threads(threads);
+    sides.push_back({.work = [&] { work.theirs(); }, .threads = threads});
+  }
+  MeasureOptions options = context.measuring;
+  options.foreign_threads = context.blas != nullptr;
+  const std::vector<Timing> timings = measure(sides, options);
+
+  const MachineLimits& limits = context.machine.at(threads);
+  const Cost cost = gemm_cost(product.m, product.n, product.k) * work.calls();
+  Row row{.name = name, .threads = threads, .unit = "GFLOP/s", .limit_name = "FMA peak"};
+  row.achieved = cost.flops / timings[0].wall_min / 1e9;
+  row.limit = limits.flops / 1e9;
+  if (work.streamed()) {
+    row.limit = cost.flops / least_seconds(cost, limits) / 1e9;
+    row.limit_name = limiting(cost, limits);
+  }
+  row.cost = cost;
+  row.timing = timings[0];
+  if (context.blas) {
+    row.peer_name = "OpenBLAS";
+    row.peer = cost.flops / timings[1].wall_min / 1e9;
+  }
+  return row;
+}
+
+}  // namespace
+
+void add_gemm(const RowSource& row, std::vector<Case>& cases) {
+  row.fields({"layouts", "m", "n", "k"});
+  const std::vector<std::string> layouts = row.choices("layouts", {"nt", "nn", "tn"});
+  const std::vector<Index> ms = row.sizes("m"), ns = row.sizes("n"), ks = row.sizes("k");
+  for (const std::string& layout : layouts) {
+    const Layout kind = layout == "nt" ? Layout::nt : layout == "nn" ? Layout::nn : Layout::tn;
+    for (const Index n : ns) {
+      for (const Index k : ks) {
+        for (const Index m : ms) {
+          const Product product{kind, m, n, k};
+          const std::string base =
+              "gemm/" + layout + "/" + std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k);
+          Case c{.rows = {}, .quick = row.quick(), .run = {}};
+          for (const int threads : row.threads) c.rows.push_back(thread_row(base, threads));
+          c.run = [product, base](const Context& context, const Wanted& wanted) {
+            std::vector<Row> rows;
+            for (const int threads : context.threads) {
+              const std::string name = thread_row(base, threads);
+              if (wanted(name)) rows.push_back(measure_product(context, product, name, threads));
+            }
+            return rows;
+          };
+          cases.push_back(std::move(c));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace samba::bench
