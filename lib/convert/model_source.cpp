@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "samba/convert/folder_model.h"
+#include "samba/convert/mamba_ssm_config.h"
 #include "samba/core/error.h"
 #include "samba/formats/gguf_metadata.h"
 #include "samba/formats/stack_archive.h"
@@ -52,7 +54,19 @@ bool is_own_form(ModelForm form) {
          form == ModelForm::folder;
 }
 
+namespace {
+
+// A folder with weights: samba's own has the key format, or tells its state under samba.
+ModelForm folder_form(const Path& folder) {
+  const nlohmann::json config = read_folder_config(folder);
+  if (config.is_object() && config.contains("format")) return ModelForm::folder;
+  return is_mamba_ssm_config(config) ? ModelForm::mamba_ssm_folder : ModelForm::huggingface_folder;
+}
+
+}  // namespace
+
 ModelPlace find_model(const Path& path) {
+  if (fs::is_directory(path) && has_tensor_files(path)) return {folder_form(path), path};
   const Path found = find_checkpoint(path);
   if (fs::is_directory(found)) return {ModelForm::folder, found};
   if (is_gguf(found)) return {ModelForm::gguf_file, found};
@@ -62,6 +76,8 @@ ModelPlace find_model(const Path& path) {
 
 OpenModel open_model(const ModelPlace& place, Reading reading) {
   if (is_own_form(place.form)) return open_own(place, reading);
+  if (place.form == ModelForm::huggingface_folder) return open_huggingface_folder(place.path);
+  if (place.form == ModelForm::mamba_ssm_folder) return open_mamba_ssm_folder(place.path);
   refuse_unsupported(place.path.string() + " is a model of the form " + std::string(model_form_name(place.form)) +
                      "; this build of samba reads the forms of samba alone");
 }

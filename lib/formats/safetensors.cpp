@@ -171,9 +171,25 @@ std::map<std::string, std::string> read_metadata(const json& value, const std::s
   return metadata;
 }
 
+// The header's text with spaces behind it, so that the data is aligned to 8 bytes.
+std::string padded(const json& header) {
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');
+  return text;
+}
+
+// The length and the header behind it.
+std::string framed(const std::string& header) {
+  std::string text(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i) text[i] = static_cast<char>(header.size() >> (8 * i));
+  return text + header;
+}
+
 }  // namespace
 
-SafetensorsFile parse_safetensors(std::span<const std::byte> bytes, const std::string& source) {
+const char* safetensors_dtype(DType dtype) { return word_of(dtype); }
+
+SafetensorsIndex index_safetensors(std::span<const std::byte> bytes, const std::string& source) {
   if (bytes.size() < 8) refuse_corrupt("truncated", source + ": too short for a safetensors file");
   std::uint64_t length = 0;
   for (std::size_t i = 8; i-- > 0;) length = (length << 8) | std::to_integer<std::uint64_t>(bytes[i]);
@@ -188,12 +204,12 @@ SafetensorsFile parse_safetensors(std::span<const std::byte> bytes, const std::s
   const json header = parse_header(text, source);
   const std::span<const std::byte> data = bytes.subspan(8 + length);
 
-  SafetensorsFile file;
+  SafetensorsIndex index;
   std::vector<TensorEntry> entries;
   std::vector<Range> ranges;
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") {
-      file.metadata = read_metadata(entry, source);
+      index.metadata = read_metadata(entry, source);
       continue;
     }
     entries.emplace_back(source, name, entry);
@@ -201,9 +217,20 @@ SafetensorsFile parse_safetensors(std::span<const std::byte> bytes, const std::s
   }
   check_cover(ranges, data.size(), source);
   for (const TensorEntry& entry : entries) {
-    Array array(entry.dtype(), entry.shape());
-    if (array.byte_size() > 0) std::memcpy(array.data(), data.data() + entry.range().begin, array.byte_size());
-    file.tensors.emplace(entry.range().name, std::move(array));
+    index.tensors.emplace(entry.range().name,
+                          ConstArray{entry.dtype(), entry.shape(), data.data() + entry.range().begin});
+  }
+  return index;
+}
+
+SafetensorsFile parse_safetensors(std::span<const std::byte> bytes, const std::string& source) {
+  SafetensorsIndex index = index_safetensors(bytes, source);
+  SafetensorsFile file;
+  file.metadata = std::move(index.metadata);
+  for (const auto& [name, view] : index.tensors) {
+    Array array(view.dtype, view.shape);
+    if (array.byte_size() > 0) std::memcpy(array.data(), view.data, array.byte_size());
+    file.tensors.emplace(name, std::move(array));
   }
   return file;
 }
@@ -211,6 +238,39 @@ SafetensorsFile parse_safetensors(std::span<const std::byte> bytes, const std::s
 SafetensorsFile read_safetensors(const std::filesystem::path& path) {
   const MappedFile file(path);
   return parse_safetensors(file.bytes(), path.string());
+}
+
+void write_safetensors_streamed(const std::filesystem::path& path, std::span<const SafetensorsSource> tensors,
+                                const std::map<std::string, std::string>& metadata,
+                                const std::function<void(std::uint64_t done)>& done) {
+  json header = json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::uint64_t offset = 0;
+  for (const SafetensorsSource& tensor : tensors) {
+    const std::uint64_t end =
+        offset + static_cast<std::uint64_t>(element_count(tensor.shape)) * dtype_size(tensor.dtype);
+    if (header.contains(tensor.name) || tensor.name == "__metadata__") {
+      throw Error(ErrorKind::internal, "the tensor " + tensor.name + " is written twice");
+    }
+    header[tensor.name] = {{"dtype", word_of(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  AtomicFile file(path);
+  file.write(framed(padded(header)));
+  std::uint64_t written = 0;
+  for (const SafetensorsSource& tensor : tensors) {
+    const std::uint64_t begin = header[tensor.name]["data_offsets"][0].get<std::uint64_t>();
+    tensor.write([&](std::span<const std::byte> piece) {
+      file.write(piece.data(), piece.size());
+      written += piece.size();
+      if (done) done(written);
+    });
+    if (written != header[tensor.name]["data_offsets"][1].get<std::uint64_t>()) {
+      throw Error(ErrorKind::internal, "the tensor " + tensor.name + " has " + std::to_string(written - begin) +
+                                           " bytes, which its shape does not");
+    }
+  }
+  file.commit();
 }
 
 std::string safetensors_header(const ConstArrayMap& tensors, const std::map<std::string, std::string>& metadata) {
@@ -223,19 +283,14 @@ std::string safetensors_header(const ConstArrayMap& tensors, const std::map<std:
     header[name] = {{"dtype", word_of(array.dtype)}, {"shape", array.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
-  std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');
-  return text;
+  return padded(header);
 }
 
 void write_safetensors(const std::filesystem::path& path, const ConstArrayMap& tensors,
                        const std::map<std::string, std::string>& metadata) {
   const std::string header = safetensors_header(tensors, metadata);
-  std::uint8_t length[8];
-  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<std::uint8_t>(header.size() >> (8 * i));
   AtomicFile file(path);
-  file.write(length, sizeof(length));
-  file.write(header);
+  file.write(framed(header));
   for (const auto& [name, array] : tensors) {
     file.write(array.data, static_cast<std::size_t>(array.size()) * dtype_size(array.dtype));
   }

@@ -8,8 +8,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "samba/core/array.h"
 
@@ -28,6 +31,31 @@ SafetensorsFile read_safetensors(const std::filesystem::path& path);
 
 // The same from bytes in memory; `source` names them in messages.
 SafetensorsFile parse_safetensors(std::span<const std::byte> bytes, const std::string& source);
+
+// Where the tensors of a file lie: everything is checked as above, nothing is copied. The data of the views need not be
+// aligned.
+struct SafetensorsIndex {
+  std::map<std::string, std::string> metadata;
+  ConstArrayMap tensors;
+};
+SafetensorsIndex index_safetensors(std::span<const std::byte> bytes, const std::string& source);
+
+// The dtype as the header writes it: "F32", "BF16".
+const char* safetensors_dtype(DType dtype);
+
+// A tensor to be written whose bytes come in pieces: `write` hands all of them, in order, to the function it is given.
+struct SafetensorsSource {
+  std::string name;
+  DType dtype = DType::float32;
+  Shape shape;
+  std::function<void(const std::function<void(std::span<const std::byte>)>& put)> write;
+};
+
+// As write_safetensors, in the order given. `done` is told the bytes written so far. Error(internal) when a tensor has
+// more or fewer bytes than its shape.
+void write_safetensors_streamed(const std::filesystem::path& path, std::span<const SafetensorsSource> tensors,
+                                const std::map<std::string, std::string>& metadata = {},
+                                const std::function<void(std::uint64_t done)>& done = {});
 
 // Tensors in the order of their names; the header is padded with spaces to a multiple of 8.
 std::string safetensors_header(const ConstArrayMap& tensors, const std::map<std::string, std::string>& metadata);

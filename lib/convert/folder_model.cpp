@@ -1,0 +1,188 @@
+#include "samba/convert/folder_model.h"
+
+#include <array>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "samba/convert/foreign_config.h"
+#include "samba/convert/mamba_ssm_config.h"
+#include "samba/core/error.h"
+#include "samba/numerics/half.h"
+#include "samba/numerics/low_bit.h"
+
+namespace samba {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::array kCompanions = {
+    "tokenizer.json",      "tokenizer.model",         "tokenizer_config.json", "vocab.json",
+    "merges.txt",          "special_tokens_map.json", "added_tokens.json",     "generation_config.json",
+    "chat_template.jinja", "chat_template.json"};
+
+// Buffers of old checkpoints that follow from the configuration.
+bool is_derived(const std::string& name) { return name.ends_with("rotary_emb.inv_freq"); }
+
+bool is_aligned(const void* data, std::size_t to) { return reinterpret_cast<std::uintptr_t>(data) % to == 0; }
+
+template <class T>
+T value_at(const void* data, Index index) {
+  T value;
+  std::memcpy(&value, static_cast<const std::byte*>(data) + static_cast<std::size_t>(index) * sizeof(T), sizeof(T));
+  return value;
+}
+
+// The values of a part of a tensor as float32; the bytes need not be aligned.
+Array floats_of_part(DType dtype, const void* data, const Shape& shape) {
+  Array result = Array::zeros(shape);
+  const std::span<float> values = result.floats();
+  if (dtype == DType::float32) {
+    if (!values.empty()) std::memcpy(values.data(), data, result.byte_size());
+    return result;
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto bits = value_at<std::uint16_t>(data, static_cast<Index>(i));
+    values[i] = dtype == DType::bfloat16 ? expand_bfloat16(bits) : expand_float16(bits);
+  }
+  return result;
+}
+
+Weight packed_of_part(const void* data, const Shape& shape) {
+  Array bits(DType::uint16, shape);
+  if (bits.byte_size() > 0) std::memcpy(bits.data(), data, bits.byte_size());
+  return PackedWeight(std::move(bits));
+}
+
+ModelTensor model_tensor(const ParameterTensor& target, const TensorPart& part, const FileTensor& file) {
+  ModelTensor tensor;
+  tensor.name = target.name;
+  tensor.shape = target.shape;
+  tensor.source = file.file + "/" + part.tensor;
+  const Index columns = part.shape.empty() || part.shape[0] == 0 ? 0 : element_count(part.shape) / part.shape[0];
+  if (!part.whole) {
+    tensor.source += "[" + std::to_string(part.first_row) + ":" +
+                     std::to_string(part.first_row + (columns == 0 ? 0 : target.size / columns)) + "]";
+  }
+  const DType dtype = file.view.dtype;
+  tensor.dtype = dtype_name(dtype);
+  const auto* data = static_cast<const std::byte*>(file.view.data) +
+                     static_cast<std::size_t>(part.first_row * columns) * dtype_size(dtype);
+  const Shape shape = target.shape;
+  if (dtype == DType::bfloat16 && shape.size() == 2 && target.size > 0) {
+    tensor.format = WeightFormat::bfloat16;
+    if (is_aligned(data, alignof(std::uint16_t))) {
+      tensor.view = ConstPackedWeight{
+          WeightFormat::bfloat16, shape[0], shape[1], reinterpret_cast<const std::uint16_t*>(data), nullptr, nullptr};
+    }
+    tensor.load = [data, shape] { return packed_of_part(data, shape); };
+    return tensor;
+  }
+  if (dtype == DType::float32 && is_aligned(data, alignof(float))) tensor.view = ConstArray{dtype, shape, data};
+  tensor.load = [dtype, data, shape] { return Weight(floats_of_part(dtype, data, shape)); };
+  return tensor;
+}
+
+// A head beside an embedding that it should be: the same values, or it is refused.
+void check_tied(const Path& folder, const std::string& head, const FileTensor& head_tensor,
+                const std::string& embedding, const FileTensor& tensor) {
+  const ConstArray& a = head_tensor.view;
+  const ConstArray& b = tensor.view;
+  const std::size_t bytes = static_cast<std::size_t>(a.size()) * dtype_size(a.dtype);
+  const bool same = a.dtype == b.dtype && a.shape == b.shape &&
+                    (a.data == b.data || bytes == 0 || std::memcmp(a.data, b.data, bytes) == 0);
+  if (same) return;
+  refuse_value(folder.string() + ": " + head + " differs from " + embedding +
+               ", but the configuration says that they are tied");
+}
+
+}  // namespace
+
+std::vector<ModelTensor> take_tensors(const Path& folder, const TensorFiles& files, const StackConfig& config,
+                                      const std::function<TensorPart(const ParameterTensor&)>& part_of) {
+  const Registry registry(config);
+  std::map<std::string, FileTensor> left = files.tensors;
+  std::erase_if(left, [](const auto& entry) { return is_derived(entry.first); });
+  const std::string embedding = part_of(registry.tensors().front()).tensor;
+  const std::string head = "lm_head.weight";
+  if (config.tie_embeddings && left.contains(head)) {
+    // A file of tied weights may keep either name.
+    if (!left.contains(embedding)) left.emplace(embedding, left.at(head));
+    check_tied(folder, head, left.at(head), embedding, left.at(embedding));
+    left.erase(head);
+  }
+  std::vector<ModelTensor> tensors;
+  std::set<std::string> used;
+  for (const ParameterTensor& target : registry.tensors()) {
+    const TensorPart part = part_of(target);
+    const auto found = left.find(part.tensor);
+    if (found == left.end()) refuse_value(folder.string() + ": the tensor " + part.tensor + " is missing");
+    const ConstArray& view = found->second.view;
+    const bool known = view.dtype == DType::float32 || view.dtype == DType::float16 || view.dtype == DType::bfloat16;
+    if (!known || view.shape != part.shape) {
+      refuse_value(folder.string() + ": the tensor " + part.tensor + " is " + std::string(dtype_name(view.dtype)) +
+                   " " + shape_text(view.shape) + "; accepted: float32, float16 or bfloat16 " + shape_text(part.shape));
+    }
+    used.insert(part.tensor);
+    tensors.push_back(model_tensor(target, part, found->second));
+  }
+  for (const auto& [name, tensor] : left) {
+    if (!used.contains(name)) {
+      refuse_value(folder.string() + ": the tensor " + name + " (" + tensor.file +
+                   ") is unknown; the model computes something that samba does not");
+    }
+  }
+  return tensors;
+}
+
+std::vector<Path> companion_files(const Path& folder) {
+  std::vector<Path> found;
+  for (const char* name : kCompanions) {
+    if (fs::is_regular_file(folder / name)) found.push_back(folder / name);
+  }
+  return found;
+}
+
+json read_folder_config(const Path& folder) {
+  const Path path = folder / "config.json";
+  if (!fs::exists(path)) refuse_value(folder.string() + " has no config.json, which says what its tensors are");
+  return read_foreign_json(path);
+}
+
+namespace {
+
+OpenModel open_folder(const Path& folder, ModelForm form, json description, const StackConfig& config,
+                      const std::function<TensorPart(const ParameterTensor&)>& part_of) {
+  const auto files = std::make_shared<TensorFiles>(open_tensor_files(folder));
+  OpenModel model;
+  model.form = form;
+  model.path = folder;
+  model.file_bytes = files->bytes + fs::file_size(folder / "config.json");
+  model.description = std::move(description);
+  model.state.config = config;
+  model.tensors = take_tensors(folder, *files, config, part_of);
+  model.companions = companion_files(folder);
+  model.keeper = files;
+  return model;
+}
+
+}  // namespace
+
+OpenModel open_huggingface_folder(const Path& folder) {
+  json description = read_folder_config(folder);
+  const HuggingFaceConfig config = parse_huggingface_config(description, (folder / "config.json").string());
+  return open_folder(
+      folder, ModelForm::huggingface_folder, std::move(description), config.stack,
+      [&](const ParameterTensor& tensor) { return huggingface_part(config.type, config.stack, tensor); });
+}
+
+OpenModel open_mamba_ssm_folder(const Path& folder) {
+  json description = read_folder_config(folder);
+  const StackConfig config = parse_mamba_ssm_config(description, (folder / "config.json").string());
+  return open_folder(folder, ModelForm::mamba_ssm_folder, std::move(description), config,
+                     [&](const ParameterTensor& tensor) { return mamba_ssm_part(config, tensor); });
+}
+
+}  // namespace samba
