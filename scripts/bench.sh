@@ -1,14 +1,30 @@
 #!/usr/bin/env bash
-# Measures the matrix product of the cpu executor beside OpenBLAS, on one thread and on all, and beside it the integer
-# product of fixed15_v1 and packed weights. An idle machine, please: ratios of one run mean something, absolute times do
-# not.
+# Measures every row of `samba bench` on one thread and on all cores and writes bench.json, bench.txt and roofline.svg
+# into build/bench. With --peers also installs llama.cpp, PyTorch, transformers and mojolearn-core from PyPI into
+# build/peers and runs them in turn with samba on the same shapes: peers.json and peers.txt.
+# An idle machine, please: ratios of one run mean something, absolute times do not.
+# Usage: scripts/bench.sh [--peers] [flags of samba bench, e.g. --quick, or rows]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+peers=no
+if [ "${1:-}" = --peers ]; then
+  peers=yes
+  shift
+fi
 scripts/setup.sh
-scripts/build.sh release gemm_bench fixed15_bench packed_bench >&2
-# Some machines pin an old OpenBLAS kernel by these variables.
-unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
-build/release/test/bench/gemm_bench --threads 1 "$@"
-build/release/test/bench/gemm_bench --threads "$(nproc)" "$@"
-build/release/test/bench/fixed15_bench "$@"
-build/release/test/bench/packed_bench --threads 1 "$@"
+scripts/build.sh release samba_cli >&2
+out=build/bench
+build/samba bench --out "$out" "$@"
+[ "$peers" = yes ] || exit 0
+
+python=build/peers/bin/python
+if [ ! -x "$python" ]; then
+  python3 -m venv build/peers
+  "$python" -m pip install --quiet --upgrade pip
+fi
+# llama-cpp-python is compiled here, for this processor; PyTorch's own index has builds without CUDA.
+"$python" -m pip install --quiet numpy gguf transformers mojolearn-core llama-cpp-python >&2
+"$python" -c 'import torch' 2>/dev/null ||
+  "$python" -m pip install --quiet torch --index-url https://download.pytorch.org/whl/cpu >&2 ||
+  "$python" -m pip install --quiet torch >&2
+"$python" scripts/bench_peers.py --samba build/samba --out "$out"
