@@ -153,9 +153,6 @@ int run(int argc, char** argv) {
     return fail(error.what(), kBadUse);
   }
   set_up_logging(line.common);
-  if (line.common.numeric_mode != "identical") {
-    refuse_unsupported("--numeric-mode " + line.common.numeric_mode + " is not offered yet; accepted: identical");
-  }
   for (const CommandLine::Entry& entry : line.entries()) {
     if (entry.command->parsed()) return entry.action();
   }
@@ -174,7 +171,16 @@ void CommandLine::on(CLI::App* command, const std::string& example, std::functio
 }
 
 std::unique_ptr<Executor> make_executor(const CommonOptions& common) {
-  return samba::make_executor(common.device, {common.threads, common.instruction_set});
+  const NumericMode mode = parse_numeric_mode(common.numeric_mode);
+  if (mode == NumericMode::fast) {
+    spdlog::warn("numeric mode fast: nothing is promised of the bits, they may differ from run to run (products: {})",
+                 fast_products());
+  } else if (mode == NumericMode::deterministic) {
+    spdlog::warn(
+        "numeric mode deterministic: the same bits on this machine only, not those of identical (products: {})",
+        fast_products());
+  }
+  return samba::make_executor(common.device, {common.threads, common.instruction_set, mode});
 }
 
 }  // namespace samba::apps

@@ -7,6 +7,7 @@
 #include "samba/backends/cpu/embedding.h"
 #include "samba/backends/cpu/fixed15.h"
 #include "samba/backends/cpu/linear.h"
+#include "samba/backends/cpu/linear_blas.h"
 #include "samba/backends/cpu/loss.h"
 #include "samba/backends/cpu/mamba1.h"
 #include "samba/backends/cpu/mamba2.h"
@@ -59,11 +60,18 @@ class CpuExecutor final : public Executor {
  public:
   explicit CpuExecutor(const ExecutorOptions& options)
       : instruction_set_(find_instruction_set(options.instruction_set)),
-        context_(usable_threads(options.threads), instruction_set_.target) {}
+        numeric_mode_(options.numeric_mode),
+        context_(usable_threads(options.threads), instruction_set_.target) {
+    if (numeric_mode_ == NumericMode::identical) return;
+    if (const OpenBlas* blas = OpenBlas::find()) {
+      relaxed_ = std::make_unique<LinearBlas>(context_, linear_, *blas, numeric_mode_ == NumericMode::deterministic);
+    }
+  }
 
   std::string name() const override { return "cpu"; }
   std::string instruction_set() const override { return instruction_set_.name; }
   int threads() const override { return context_.threads(); }
+  NumericMode numeric_mode() const override { return numeric_mode_; }
 
   Memory& memory() override { return memory_; }
   AttentionKernels& attention() override { return attention_; }
@@ -71,7 +79,10 @@ class CpuExecutor final : public Executor {
   ElementwiseKernels& elementwise() override { return elementwise_; }
   EmbeddingKernels& embedding() override { return embedding_; }
   Fixed15Kernels& fixed15() override { return fixed15_; }
-  LinearKernels& linear() override { return linear_; }
+  LinearKernels& linear() override {
+    if (relaxed_ != nullptr) return *relaxed_;
+    return linear_;
+  }
   LossKernels& loss() override { return loss_; }
   Mamba1Kernels& mamba1() override { return mamba1_; }
   Mamba2Kernels& mamba2() override { return mamba2_; }
@@ -83,6 +94,7 @@ class CpuExecutor final : public Executor {
 
  private:
   const InstructionSet& instruction_set_;
+  NumericMode numeric_mode_;
   Context context_;
   HostMemory memory_;
   AttentionCpu attention_{context_};
@@ -91,6 +103,7 @@ class CpuExecutor final : public Executor {
   EmbeddingCpu embedding_{context_};
   Fixed15Cpu fixed15_{context_};
   LinearCpu linear_{context_};
+  std::unique_ptr<LinearBlas> relaxed_;  // of a mode that is not identical, where there is OpenBLAS
   LossCpu loss_{context_};
   Mamba1Cpu mamba1_{context_};
   Mamba2Cpu mamba2_{context_};

@@ -25,6 +25,7 @@ class ReferenceExecutor final : public Executor {
   std::string name() const override { return "reference"; }
   std::string instruction_set() const override { return "scalar"; }
   int threads() const override { return 1; }
+  NumericMode numeric_mode() const override { return NumericMode::identical; }
 
   Memory& memory() override { return memory_; }
   AttentionKernels& attention() override { return attention_; }

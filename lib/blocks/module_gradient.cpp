@@ -66,6 +66,7 @@ void BlockModule::Impl::check_gradient_operands(const Input& x, std::optional<st
 NamedGradients BlockModule::Impl::backward(const ConstArray& x, const ConstArray& grad_output) {
   const ModuleGuard guard(*this);
   refuse_if_inference();
+  refuse_backward_mode(executor.numeric_mode());
   rules->check_differentiable("backward");
   const Input input = check_input(x, false);
   check_gradient(grad_output, input);
@@ -85,6 +86,7 @@ BlockModule::Taped BlockModule::Impl::forward_with_tape(const ConstArray& x, std
                                                         std::int64_t minimum_replay_ops_per_byte) {
   const ModuleGuard guard(*this);
   refuse_if_inference();
+  refuse_tape_mode(executor.numeric_mode());
   rules->check_differentiable("forward_with_tape");
   if (activation_budget_bytes < 0 || minimum_replay_ops_per_byte < 0) {
     refuse_value("activation budget and replay cost must be nonnegative, got " +
@@ -127,6 +129,7 @@ BlockModule::Taped BlockModule::Impl::forward_with_tape(const ConstArray& x, std
 NamedGradients BlockModule::Impl::backward_from_tape(Tape::Impl& tape, const ConstArray& grad_output) {
   const ModuleGuard guard(*this);
   refuse_if_inference();
+  refuse_tape_mode(executor.numeric_mode());
   if (tape.module.get() != this) refuse_value("the tape belongs to another block");
   if (tape.used || tape.made_by_call != calls) {
     refuse_value("stale, consumed or incompatible tape: it is used once, before any other call of its block");

@@ -20,6 +20,17 @@ void refuse_non_finite(const std::string& name, float value, Index flat_index) {
   refuse_value((is_nan(value) ? "NaN in " : "infinity in ") + name + " at flat index " + std::to_string(flat_index));
 }
 
+void refuse_backward_mode(NumericMode mode) {
+  if (mode != NumericMode::deterministic) return;
+  refuse_unsupported("numeric mode deterministic is forward only; gradients are offered in identical and fast");
+}
+
+void refuse_tape_mode(NumericMode mode) {
+  if (mode == NumericMode::identical) return;
+  refuse_unsupported("a tape is not offered in the numeric mode " + std::string(numeric_mode_name(mode)) +
+                     "; accepted: identical");
+}
+
 void check_finite(const std::string& name, std::span<const float> values) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!is_finite(values[i])) refuse_non_finite(name, values[i], static_cast<Index>(i));

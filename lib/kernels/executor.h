@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "samba/core/numeric_mode.h"
 #include "samba/kernels/attention.h"
 #include "samba/kernels/conv.h"
 #include "samba/kernels/elementwise.h"
@@ -31,6 +32,7 @@ class Executor {
   virtual std::string name() const = 0;             // "reference", "cpu", ...
   virtual std::string instruction_set() const = 0;  // "scalar", "avx2", "avx512", ...
   virtual int threads() const = 0;
+  virtual NumericMode numeric_mode() const = 0;
 
   virtual Memory& memory() = 0;
   virtual ElementwiseKernels& elementwise() = 0;

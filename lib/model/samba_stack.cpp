@@ -131,6 +131,7 @@ std::unique_ptr<SambaState> SambaState::clone() const {
   copy->tokens_ = tokens_;
   copy->broken_ = broken_;
   copy->config_ = config_;
+  copy->numeric_mode_ = numeric_mode_;
   for (const auto& layer : layers_) copy->layers_.push_back(layer->clone());
   return copy;
 }
@@ -142,6 +143,7 @@ std::unique_ptr<SambaState> SambaStack::allocate_state(Index batch_size, Index m
   state->batch_size_ = batch_size;
   state->max_tokens_ = max_tokens;
   state->config_ = impl_->config;
+  state->numeric_mode_ = impl_->executor.numeric_mode();
   for (const auto& block : impl_->blocks) state->layers_.push_back(block->allocate_state(batch_size, max_tokens));
   return state;
 }

@@ -39,6 +39,7 @@ class SambaState {
   Index max_tokens() const { return max_tokens_; }
   Index tokens() const { return tokens_; }  // positions consumed so far
   const StackConfig& config() const { return config_; }
+  NumericMode numeric_mode() const { return numeric_mode_; }
   std::size_t layers() const { return layers_.size(); }
   BlockState& layer(std::size_t index) { return *layers_[index]; }
   const BlockState& layer(std::size_t index) const { return *layers_[index]; }
@@ -53,6 +54,7 @@ class SambaState {
   Index batch_size_ = 0;
   Index max_tokens_ = 0;
   Index tokens_ = 0;
+  NumericMode numeric_mode_ = NumericMode::identical;  // of the executor whose values it holds
   bool broken_ = false;  // a call failed midway: every further call is refused until reset()
   StackConfig config_;   // of the stack that made it
   std::vector<std::unique_ptr<BlockState>> layers_;
@@ -141,6 +143,7 @@ class SambaStack {
 
   // ---- loss and gradients ----
 
+  // Gradients are refused on an executor of the numeric mode deterministic.
   // Mean cross-entropy over the counted targets, without dropout. A batch without one is refused.
   float loss(ConstArray inputs, ConstArray targets);
   LossAndGradients loss_and_grads(ConstArray inputs, ConstArray targets, const GradientOptions& options = {});

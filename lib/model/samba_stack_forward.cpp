@@ -13,6 +13,10 @@ void SambaStack::Impl::check_call(const SambaState* state, Index batch, Index le
                    std::to_string(batch));
     }
     if (state->config_ != config) refuse_value("the state belongs to a stack of another configuration");
+    if (state->numeric_mode_ != executor.numeric_mode()) {
+      refuse_value("the state was made in the numeric mode " + std::string(numeric_mode_name(state->numeric_mode_)) +
+                   ", the stack computes in " + std::string(numeric_mode_name(executor.numeric_mode())));
+    }
     if (state->broken_) {
       refuse_value("the state is not usable: a call on it failed midway; reset it or allocate a new one");
     }

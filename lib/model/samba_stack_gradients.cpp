@@ -1,4 +1,5 @@
 // Loss and gradients of a stack (spec 60 section 7).
+#include "samba/blocks/refusals.h"
 #include "samba/core/error.h"
 #include "samba/model/samba_stack_impl.h"
 #include "samba/numerics/float32.h"
@@ -88,6 +89,7 @@ float SambaStack::loss_and_grads_device(std::span<const std::int32_t> inputs, st
   Impl& impl = *impl_;
   const Impl::InUse guard(impl);
   impl.refuse_if_inference("loss_and_grads");
+  refuse_backward_mode(impl.executor.numeric_mode());
   const Index rows = batch * length;
   const Index width = impl.config.d_model;
   const Index vocab = impl.config.vocab;

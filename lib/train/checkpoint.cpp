@@ -47,6 +47,7 @@ std::string save_checkpoint(const SambaTrainer& trainer, const Path& path, const
 std::unique_ptr<SambaTrainer> load_for_training(Executor& executor, const Path& path, const FileProgress& progress) {
   if (is_stack_archive(path)) return load_stack_for_training(executor, path, progress);
   CheckpointSource source(path, true);
+  require_trained_mode(std::string(numeric_mode_name(NumericMode::identical)), executor.numeric_mode(), source.path());
   Memory& memory = executor.memory();
   const Index total = source.registry().total();
   auto stack = std::make_unique<SambaStack>(executor, source.config());

@@ -71,6 +71,7 @@ OptimizerSettings parse_optimizer(const Json& optimizer, const std::string& sour
 ModelState model_state(const SambaTrainer& trainer) {
   ModelState state;
   state.config = trainer.stack().config();
+  state.numeric_mode = numeric_mode_name(trainer.stack().executor().numeric_mode());
   state.step = trainer.completed_steps();
   state.training =
       TrainingState{trainer.completed_steps(), trainer.optimizer().settings(), trainer.optimizer().schedule(),
@@ -115,6 +116,14 @@ ModelState parse_stack_state(const Json& state, const std::string& source, bool 
                                     parse_schedule(state["schedule"], source), parse_generator(state["rng"], source)};
   }
   return parsed;
+}
+
+void require_trained_mode(const std::string& trained, NumericMode mode, const std::string& source) {
+  const std::string wanted(numeric_mode_name(mode));
+  if (trained == wanted) return;
+  throw Error(ErrorKind::value, "numeric_mode",
+              source + ": it was trained in the numeric mode " + trained + ", this run is " + wanted +
+                  "; go on with --numeric-mode " + trained);
 }
 
 std::vector<std::string> moment_prefixes(OptimizerKind kind) {

@@ -36,6 +36,8 @@ ModelState parse_stack_state(const nlohmann::json& state, const std::string& sou
 
 // Names of the moments that a model with this optimizer has, in the order of the file, without "buf_initialized".
 std::vector<std::string> moment_prefixes(OptimizerKind kind);  // {"exp_avg.", "exp_avg_sq."}
+// A run goes on in the mode that it was trained in: Error(value) of class numeric_mode for another.
+void require_trained_mode(const std::string& trained, NumericMode mode, const std::string& source);
 inline constexpr const char* kInitializedName = "buf_initialized";
 
 }  // namespace samba

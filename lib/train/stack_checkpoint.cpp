@@ -156,10 +156,7 @@ std::unique_ptr<SambaTrainer> load_stack_for_training(Executor& executor, const 
                                    ", which is for inference only; train the float32 model it was made from");
   }
   const TrainingState& training = *reader.state().training;
-  if (reader.state().numeric_mode != "identical") {
-    state_fields::refuse(reader.path(), "numeric_mode",
-                         "it was trained in the mode " + reader.state().numeric_mode + ", this run is identical");
-  }
+  require_trained_mode(reader.state().numeric_mode, executor.numeric_mode(), reader.path());
   const ReadProgress report(reader, progress);
   Memory& memory = executor.memory();
   const Registry& registry = reader.registry();

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "samba/blocks/refusals.h"
 #include "samba/core/error.h"
 #include "samba/numerics/float32.h"
 #include "samba/train/accumulate.h"
@@ -20,6 +21,7 @@ SambaTrainer::SambaTrainer(std::unique_ptr<SambaStack> stack, const Generator& g
     : stack_(std::move(stack)),
       generator_(generator),
       optimizer_(stack_->executor(), stack_->registry().sizes(), settings, std::move(schedule)) {
+  refuse_backward_mode(stack_->executor().numeric_mode());
   if (stack_->config().samba && settings.kind != OptimizerKind::adamw) {
     refuse_unsupported("a Samba stack trains with adamw, got " + optimizer_kind_name(settings.kind));
   }

@@ -31,8 +31,9 @@ struct ModelCheckOptions {
 using MakeExecutor = std::function<std::unique_ptr<Executor>(const std::string& device, int threads)>;
 
 // Checks in this order: checksums; finite weights; decode equals prefill; batch rows independent; 1 thread equals N
-// threads; the device equals the reference executor. `done` is called after each. A damaged file or a non-finite
-// weight is Error(corrupt), thrown by the load.
+// threads; the device equals the reference executor. In another numeric mode than identical, behind the first two:
+// deterministic: the same call gives the same bits, with 1 thread and N; and how far decode is from prefill. `done` is
+// called after each. A damaged file or a non-finite weight is Error(corrupt), thrown by the load.
 std::vector<ModelCheck> check_model(const Path& path, const MakeExecutor& make_executor,
                                     const ModelCheckOptions& options = {},
                                     const std::function<void(const ModelCheck&)>& done = {});

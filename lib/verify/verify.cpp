@@ -3,6 +3,7 @@
 #include <chrono>
 #include <map>
 
+#include "samba/core/error.h"
 #include "samba/verify/kinds.h"
 #include "samba/verify/runner.h"
 
@@ -91,6 +92,10 @@ std::size_t VerifyReport::count(Verdict verdict) const {
 
 VerifyReport verify_cases(Executor& executor, std::span<const std::filesystem::path> paths,
                           const VerifyOptions& options, const std::function<void(const CaseResult&)>& done) {
+  if (executor.numeric_mode() != NumericMode::identical) {
+    refuse_unsupported("recorded cases know the numeric mode identical only, got " +
+                       std::string(numeric_mode_name(executor.numeric_mode())));
+  }
   CaseLoader loader;
   std::vector<Case> cases;
   for (const auto& path : paths) {

@@ -110,6 +110,10 @@ SmallMlp::SmallMlp(Executor& executor)
       d_act_(executor.memory(), kMlpMostRows * kMlpHidden),
       d_hidden_(executor.memory(), kMlpMostRows * kMlpHidden),
       one_row_(executor.memory(), kMlpMostRows) {
+  if (executor.numeric_mode() != NumericMode::identical) {
+    refuse_unsupported("the small MLP knows the numeric mode identical only, got " +
+                       std::string(numeric_mode_name(executor.numeric_mode())));
+  }
   one_row_.zero();
 }
 
