@@ -18,7 +18,7 @@ TEST_CASE("samba train --numeric-mode fast says that it promises nothing, saves 
   const CommandResult shown = samba_command({"inspect", run.file("run"), "--json"});
   const auto description = nlohmann::json::parse(shown.out);
   CHECK(description.at("numeric_mode") == "fast");
-  CHECK(description.at("form") == "samba.stack.v1");
+  CHECK(description.at("format") == "samba.stack.v1");
 
   const CommandResult other = samba_command({"train", "--resume", run.file("run"), "--steps", "3"});
   CHECK(other.code == 2);
