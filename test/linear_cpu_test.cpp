@@ -104,6 +104,19 @@ TEST_CASE("a contraction beyond 131072 terms has leaves longer than 128") {
   }
 }
 
+TEST_CASE("columns of A that lie far apart are packed and give the same product") {
+  const Index m = 1069, n = 52, k = 1000;
+  const auto a = matrix(0, 9, m * k), b = matrix(2, 10, n * k);
+  const auto want = expected_product(Layout::tn, m, n, k, a, b);
+  std::vector<float> c(want.size());
+  for (const std::string& isa : instruction_sets()) {
+    for (const int threads : {1, 3}) {
+      make_executor("cpu", {threads, isa})->linear().gemm(Layout::tn, m, n, k, a.data(), b.data(), c.data());
+      CHECK(bits_equal(c, want));
+    }
+  }
+}
+
 TEST_CASE("a bias is one add after the finished product") {
   for (const std::string& isa : instruction_sets()) {
     const auto executor = make_executor("cpu", {2, isa});

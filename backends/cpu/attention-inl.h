@@ -20,7 +20,7 @@
 #include <cstring>
 
 #include "samba/backends/cpu/fixed15-inl.h"
-#include "samba/backends/cpu/lanes-inl.h"
+#include "samba/backends/cpu/vectors-inl.h"
 #include "samba/kernels/attention.h"
 #include "samba/numerics/elementary.h"
 #include "samba/numerics/float32.h"
@@ -117,31 +117,6 @@ HWY_INLINE hn::Mask<Lanes> visible(const RowBlock& block, Index lane, Index key)
       Lanes(), hn::And(hn::Gt(k, hn::LoadU(di, block.before + lane)), hn::Gt(hn::LoadU(di, block.after + lane), k)));
 }
 
-// columns[i][l] = row(l)[i] for i < 4.
-#if HWY_TARGET != HWY_SCALAR
-template <class Row>
-HWY_INLINE void load_transposed(Row&& row, Vector (&columns)[4]) {
-  const Lanes d;
-  const hn::RepartitionToWide<hn::RebindToUnsigned<Lanes>> wide;
-  Vector r[4];
-  for (Index i = 0; i < 4; ++i) {
-    r[i] = hn::LoadDup128(d, row(i));
-    for (Index block = 1; block < kLanes / 4; ++block) {
-      const auto from_here = hn::Not(hn::FirstN(d, static_cast<std::size_t>(4 * block)));
-      r[i] = hn::IfThenElse(from_here, hn::LoadDup128(d, row(4 * block + i)), r[i]);
-    }
-  }
-  const auto a = hn::BitCast(wide, hn::InterleaveLower(d, r[0], r[1]));
-  const auto b = hn::BitCast(wide, hn::InterleaveUpper(d, r[0], r[1]));
-  const auto c = hn::BitCast(wide, hn::InterleaveLower(d, r[2], r[3]));
-  const auto e = hn::BitCast(wide, hn::InterleaveUpper(d, r[2], r[3]));
-  columns[0] = hn::BitCast(d, hn::InterleaveLower(wide, a, c));
-  columns[1] = hn::BitCast(d, hn::InterleaveUpper(wide, a, c));
-  columns[2] = hn::BitCast(d, hn::InterleaveLower(wide, b, e));
-  columns[3] = hn::BitCast(d, hn::InterleaveUpper(wide, b, e));
-}
-#endif
-
 // panel[i][r] = rows[r][i] for r < kBlockRows, i < depth.
 inline void fill_panel(const float* const* rows, Index depth, float* panel) {
   Index i = 0;
@@ -149,7 +124,8 @@ inline void fill_panel(const float* const* rows, Index depth, float* panel) {
   for (; i + 4 <= depth; i += 4) {
     for (Index lane = 0; lane < kBlockRows; lane += kLanes) {
       Vector columns[4];
-      load_transposed([&](Index l) { return rows[lane + l] + i; }, columns);
+      load_transposed(
+          Lanes(), [&](Index l) { return rows[lane + l] + i; }, columns);
       for (Index c = 0; c < 4; ++c) keep(flush_operand(Lanes(), columns[c]), panel + (i + c) * kBlockRows + lane);
     }
   }
@@ -168,7 +144,8 @@ inline void store_panel(const float* panel, Index rows, Index depth, Out&& out) 
   for (; column + kLanes <= depth; column += kLanes) {
     for (Index r = 0; r < rows; r += 4) {
       Vector lines[4];
-      load_transposed([&](Index l) { return panel + (column + l) * kBlockRows + r; }, lines);
+      load_transposed(
+          Lanes(), [&](Index l) { return panel + (column + l) * kBlockRows + r; }, lines);
       const Index count = std::min<Index>(4, rows - r);
       for (Index i = 0; i < count; ++i) hn::StoreU(flush_store(d, lines[i]), d, out(r + i) + column);
     }
@@ -305,7 +282,8 @@ struct CodePanel {
     for (; first + 4 <= depth / 2; first += 4) {
       for (Index lane = 0; lane < kBlockRows; lane += kLanes) {
         Vector columns[4];  // moved as they are, whatever numbers their bits would be
-        load_transposed([&](Index l) { return reinterpret_cast<const float*>(rows[lane + l] + 2 * first); }, columns);
+        load_transposed(
+            Lanes(), [&](Index l) { return reinterpret_cast<const float*>(rows[lane + l] + 2 * first); }, columns);
         for (Index c = 0; c < 4; ++c) {
           hn::StoreU(hn::BitCast(fixed15::Ints(), columns[c]), fixed15::Ints(),
                      pairs + (first + c) * kBlockRows + lane);

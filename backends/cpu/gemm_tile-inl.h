@@ -11,13 +11,16 @@
 #define SAMBA_CPU_GEMM_TILE_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
+
+#include "samba/backends/cpu/gemm.h"
 #include "samba/backends/cpu/packed_cells-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace samba::cpu::HWY_NAMESPACE {
 
-// Tile sizes: AVX-512 has 32 registers (8 x 3 accumulators, 3 operands, the broadcast is a memory operand), AVX2 and
-// the others 16 (6 x 2 accumulators, 2 operands, 1 broadcast).
+// Tile sizes: AVX-512 has 32 registers (8 x 3 accumulators, 3 operands, 1 broadcast), AVX2 and the others 16 (6 x 2
+// accumulators, 2 operands, 1 broadcast).
 #if HWY_TARGET <= HWY_AVX3
 inline constexpr int kTileRows = 8;
 inline constexpr int kTileVectors = 3;
@@ -28,9 +31,12 @@ inline constexpr int kTileVectors = 2;
 
 template <class Cells>
 struct TileLeaf {
-  const float* a;                 // [length][rows of the tile], packed
-  const typename Cells::Cell* b;  // [length][V * lanes], packed
-  const float* scales;            // [V * lanes], of int8 cells
+  const float* a;  // a(first row, first term of the leaf)
+  Index a_stride;
+  const typename Cells::Cell* b;  // line p at b + p * b_stride, V vectors
+  Index b_stride;
+  const float* scales;         // [V * lanes], of int8 cells
+  int first_ahead, end_ahead;  // vectors of each line of the leaf behind this one that are fetched early
   Index length;
   Index leaf;  // t
   bool last;
@@ -41,11 +47,18 @@ struct TileLeaf {
   Index columns;  // valid columns, <= V * lanes
 };
 
-template <class Cells, int R, int V>
+template <RowOrder kOrder>
+HWY_INLINE const float* a_cell(const float* a, Index stride, Index row, Index p) {
+  return kOrder == RowOrder::rows ? a + row * stride + p : a + p * stride + row;
+}
+
+template <class Cells, RowOrder kOrder, int R, int V>
 HWY_INLINE void run_tile_leaf(const TileLeaf<Cells>& leaf) {
   const hn::ScalableTag<float> d;
   const Index lanes = static_cast<Index>(hn::Lanes(d));
-  hn::Vec<decltype(d)> acc[R][V];
+  hn::Vec<decltype(d)> scales[V], acc[R][V];
+#pragma GCC unroll 3
+  for (int j = 0; j < V; ++j) scales[j] = Cells::kScaled ? hn::Load(d, leaf.scales + j * lanes) : hn::Zero(d);
 #pragma GCC unroll 8
   for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 3
@@ -53,21 +66,18 @@ HWY_INLINE void run_tile_leaf(const TileLeaf<Cells>& leaf) {
   }
   const float* HWY_RESTRICT a = leaf.a;
   const typename Cells::Cell* HWY_RESTRICT b = leaf.b;
-  hn::Vec<decltype(d)> scales[V];
-#pragma GCC unroll 3
-  for (int j = 0; j < V; ++j) scales[j] = Cells::kScaled ? hn::Load(d, leaf.scales + j * lanes) : hn::Zero(d);
-  for (Index p = 0; p < leaf.length; ++p) {
+  const Index ahead = leaf.length * leaf.b_stride;
+  for (Index p = 0; p < leaf.length; ++p, b += leaf.b_stride) {
+    for (int j = leaf.first_ahead; j < leaf.end_ahead; ++j) hwy::Prefetch(b + ahead + j * lanes);
     hn::Vec<decltype(d)> columns[V];
 #pragma GCC unroll 3
     for (int j = 0; j < V; ++j) columns[j] = flush_operand(d, Cells::load(d, b + j * lanes, scales[j]));
 #pragma GCC unroll 8
     for (int i = 0; i < R; ++i) {
-      const auto value = flush_operand(d, hn::Set(d, a[i]));
+      const auto value = flush_operand(d, hn::Set(d, *a_cell<kOrder>(a, leaf.a_stride, i, p)));
 #pragma GCC unroll 3
       for (int j = 0; j < V; ++j) acc[i][j] = flush_operand(d, fused(d, value, columns[j], acc[i][j]));
     }
-    a += R;
-    b += V * lanes;
   }
 
   // Pairings of the tree: with the last leaf every waiting level, else the trailing ones of t.
@@ -113,42 +123,42 @@ HWY_INLINE void run_tile_leaf(const TileLeaf<Cells>& leaf) {
   }
 }
 
-template <class Cells, int V>
+template <class Cells, RowOrder kOrder, int V>
 void run_tile_rows(int rows, const TileLeaf<Cells>& leaf) {
   switch (rows) {
     case 1:
-      return run_tile_leaf<Cells, 1, V>(leaf);
+      return run_tile_leaf<Cells, kOrder, 1, V>(leaf);
     case 2:
-      return run_tile_leaf<Cells, 2, V>(leaf);
+      return run_tile_leaf<Cells, kOrder, 2, V>(leaf);
     case 3:
-      return run_tile_leaf<Cells, 3, V>(leaf);
+      return run_tile_leaf<Cells, kOrder, 3, V>(leaf);
     case 4:
-      return run_tile_leaf<Cells, 4, V>(leaf);
+      return run_tile_leaf<Cells, kOrder, 4, V>(leaf);
     case 5:
-      return run_tile_leaf<Cells, 5, V>(leaf);
+      return run_tile_leaf<Cells, kOrder, 5, V>(leaf);
     case 6:
-      return run_tile_leaf<Cells, 6, V>(leaf);
+      return run_tile_leaf<Cells, kOrder, 6, V>(leaf);
 #if HWY_TARGET <= HWY_AVX3
     case 7:
-      return run_tile_leaf<Cells, 7, V>(leaf);
+      return run_tile_leaf<Cells, kOrder, 7, V>(leaf);
     case 8:
-      return run_tile_leaf<Cells, 8, V>(leaf);
+      return run_tile_leaf<Cells, kOrder, 8, V>(leaf);
 #endif
     default:
       return;
   }
 }
 
-template <class Cells>
+template <class Cells, RowOrder kOrder>
 HWY_INLINE void run_tile(int rows, int vectors, const TileLeaf<Cells>& leaf) {
   switch (vectors) {
     case 1:
-      return run_tile_rows<Cells, 1>(rows, leaf);
+      return run_tile_rows<Cells, kOrder, 1>(rows, leaf);
     case 2:
-      return run_tile_rows<Cells, 2>(rows, leaf);
+      return run_tile_rows<Cells, kOrder, 2>(rows, leaf);
 #if HWY_TARGET <= HWY_AVX3
     case 3:
-      return run_tile_rows<Cells, 3>(rows, leaf);
+      return run_tile_rows<Cells, kOrder, 3>(rows, leaf);
 #endif
     default:
       return;

@@ -1,38 +1,11 @@
-// The matrix product of the cpu executor (spec 10 sections 3, 4 and 11).
-//
-// Both operands are packed: A into tiles of R rows, [K][R]; B into panels of V vectors of columns, [K][V * lanes]. A
-// block of rows walks the leaves of one panel together, so that a leaf of the panel stays in the first-level cache and
-// the partial tiles wait in the second. Threads take blocks and panels; no cell is ever split.
-//
-// The panels of a weight in bfloat16 or int8 keep its cells. A single tile of rows expands them in registers, so that
-// decoding reads half or a quarter of the bytes; a block of several tiles expands a leaf of the panel once.
+// Linear layers and products of the cpu executor (spec 10 sections 3, 4 and 11). The product itself is gemm.h.
 #pragma once
 
-#include <bit>
-
 #include "samba/backends/cpu/context.h"
+#include "samba/backends/cpu/gemm.h"
 #include "samba/kernels/linear.h"
 
 namespace samba::cpu {
-
-// The register tile of an instruction set.
-struct TileShape {
-  Index rows;     // R
-  Index columns;  // V * lanes
-  Index lanes;
-};
-
-// Levels of waiting partials that `leaves` leaves can need.
-inline Index tree_levels(Index leaves) { return std::bit_width(static_cast<std::uint64_t>(leaves)); }
-
-struct PackedProduct {
-  Index m, n, k;
-  const float* a;  // tile i starts at a + i * R * k
-  WeightFormat format;
-  const void* b;        // cells of the format; panel j starts at cell j * V * lanes * k
-  const float* scales;  // of int8: 2^exponent of each column
-  float* c;             // [m, n]
-};
 
 class LinearCpu final : public LinearKernels {
  public:
@@ -50,13 +23,10 @@ class LinearCpu final : public LinearKernels {
   float sum(Index n, const float* x) override;
 
  private:
-  // Memory that is kept between calls and only grows.
-  float* packed_a(Index count);
-  float* packed_b(Index count);
+  float* packed_b(Index count);  // kept between calls, only grows
 
   Context& context_;
   HostMemory memory_;
-  DeviceArray<float> packed_a_;
   DeviceArray<float> packed_b_;
 };
 

@@ -19,7 +19,7 @@ struct FloatCells {
   static constexpr bool kScaled = false;
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const float* cells, hn::Vec<D> /*scale*/) {
-    return hn::Load(d, cells);
+    return hn::LoadU(d, cells);
   }
 };
 

@@ -53,6 +53,30 @@ HWY_INLINE typename L::I order_key(const L& l, typename L::I bits) {
   return hn::Xor(bits, hn::And(l.template shift_right<31>(bits), l.set_int(0x7FFFFFFF)));
 }
 
+// columns[i][l] = row(l)[i] for i < 4, l < lanes.
+#if HWY_TARGET != HWY_SCALAR
+template <class D, class Row>
+HWY_INLINE void load_transposed(D d, Row&& row, hn::Vec<D> (&columns)[4]) {
+  const hn::RepartitionToWide<hn::RebindToUnsigned<D>> wide;
+  hn::Vec<D> r[4];
+  for (Index i = 0; i < 4; ++i) {
+    r[i] = hn::LoadDup128(d, row(i));
+    for (Index block = 1; block < lanes_of(d) / 4; ++block) {
+      const auto from_here = hn::Not(hn::FirstN(d, static_cast<std::size_t>(4 * block)));
+      r[i] = hn::IfThenElse(from_here, hn::LoadDup128(d, row(4 * block + i)), r[i]);
+    }
+  }
+  const auto a = hn::BitCast(wide, hn::InterleaveLower(d, r[0], r[1]));
+  const auto b = hn::BitCast(wide, hn::InterleaveUpper(d, r[0], r[1]));
+  const auto c = hn::BitCast(wide, hn::InterleaveLower(d, r[2], r[3]));
+  const auto e = hn::BitCast(wide, hn::InterleaveUpper(d, r[2], r[3]));
+  columns[0] = hn::BitCast(d, hn::InterleaveLower(wide, a, c));
+  columns[1] = hn::BitCast(d, hn::InterleaveUpper(wide, a, c));
+  columns[2] = hn::BitCast(d, hn::InterleaveLower(wide, b, e));
+  columns[3] = hn::BitCast(d, hn::InterleaveUpper(wide, b, e));
+}
+#endif
+
 // to[c * to_stride + r] = from(r)[c] for r < rows and c < columns; from(r) is the first cell of row r.
 template <class From>
 HWY_INLINE void transpose(Index rows, Index columns, From&& from, float* HWY_RESTRICT to, Index to_stride) {
