@@ -216,7 +216,11 @@ Arrays run(Executor& executor, const Case& c, bool backward, std::map<std::strin
     kernels.tokens_backward(call, gradients);
   }
   executor.memory().synchronize();
-  if (!c.state) clear_unspecified_scores(c, arrays.pieces["scores"]);
+  if (c.state) {
+    arrays.pieces.erase("k_scaled");  // scratch when nothing is kept
+  } else {
+    clear_unspecified_scores(c, arrays.pieces["scores"]);
+  }
   return arrays;
 }
 

@@ -125,28 +125,50 @@ struct SimdLanes {
 namespace elementary {
 
 #if SAMBA_CPU_SCALES_BY_POWERS
-// The exp of elementary-inl.h in fewer steps; declared before it, so that its functions use this one. y * 2^k is
-// rounded once here and there (there the first of two products is exact), NaN passes through, and for x at or above the
-// lower bound the result is never subnormal.
+// x[i] = exp(x[i]): the exp of elementary-inl.h in fewer steps. y * 2^k is rounded once here and there (there the first
+// of two products is exact), NaN passes through, and for x at or above the lower bound the result is never subnormal.
+template <int kCount, class D, class V = hn::Vec<D>>
+HWY_INLINE void exp_each(const SimdLanes<D>& l, V (&x)[kCount]) {
+  V power[kCount], r[kCount], q[kCount];
+  const auto each = [](auto&& step) HWY_ATTR {
+    HWY_UNROLL(8)
+    for (int i = 0; i < kCount; ++i) step(i);
+  };
+  each([&](int i) HWY_ATTR { power[i] = hn::Floor(l.fma(x[i], l.bits(0x3FB8AA3BU), l.set(0.5F))); });
+  each([&](int i) HWY_ATTR { r[i] = l.fma(power[i], l.bits(0xBF318000U), x[i]); });
+  each([&](int i) HWY_ATTR { r[i] = l.fma(power[i], l.bits(0x395E8083U), r[i]); });
+  each([&](int i) HWY_ATTR { q[i] = l.fma(l.bits(0x39506967U), r[i], l.bits(0x3AB743CEU)); });
+  each([&](int i) HWY_ATTR { q[i] = l.fma(q[i], r[i], l.bits(0x3C088908U)); });
+  each([&](int i) HWY_ATTR { q[i] = l.fma(q[i], r[i], l.bits(0x3D2AA9C1U)); });
+  each([&](int i) HWY_ATTR { q[i] = l.fma(q[i], r[i], l.bits(0x3E2AAAAAU)); });
+  each([&](int i) HWY_ATTR { q[i] = l.fma(q[i], r[i], l.bits(0x3F000000U)); });
+  each([&](int i) HWY_ATTR { q[i] = l.add(l.fma(q[i], l.mul(r[i], r[i]), r[i]), l.set(1.0F)); });
+  each([&](int i) HWY_ATTR {
+    const auto too_low = l.lt(x[i], l.bits(0xC2AEAC50U));
+    const auto too_high = l.lt(l.bits(0x42B17217U), x[i]);
+    const auto scaled = hn::IfThenZeroElse(too_low, V{scale_by_power(q[i].raw, power[i].raw)});
+    x[i] = l.select(too_high, l.set(kInfinity), scaled);
+  });
+}
+
+// Declared before the functions that use exp, so that they take this one.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp(const SimdLanes<D>& l, V x) {
-  const auto power = hn::Floor(l.fma(x, l.bits(0x3FB8AA3BU), l.set(0.5F)));
-  auto r = l.fma(power, l.bits(0xBF318000U), x);
-  r = l.fma(power, l.bits(0x395E8083U), r);
-  auto q = l.fma(l.bits(0x39506967U), r, l.bits(0x3AB743CEU));
-  q = l.fma(q, r, l.bits(0x3C088908U));
-  q = l.fma(q, r, l.bits(0x3D2AA9C1U));
-  q = l.fma(q, r, l.bits(0x3E2AAAAAU));
-  q = l.fma(q, r, l.bits(0x3F000000U));
-  const auto y = l.add(l.fma(q, l.mul(r, r), r), l.set(1.0F));
-  const auto too_low = l.lt(x, l.bits(0xC2AEAC50U));
-  const auto too_high = l.lt(l.bits(0x42B17217U), x);
-  const auto scaled = hn::IfThenZeroElse(too_low, V{scale_by_power(y.raw, power.raw)});
-  return l.select(too_high, l.set(kInfinity), scaled);
+  V group[1] = {x};
+  exp_each(l, group);
+  return group[0];
 }
 #endif
 
 #include "samba/numerics/elementary-inl.h"
+
+#if !SAMBA_CPU_SCALES_BY_POWERS
+template <int kCount, class D, class V = hn::Vec<D>>
+HWY_INLINE void exp_each(const SimdLanes<D>& l, V (&x)[kCount]) {
+  for (V& value : x) value = exp(l, value);
+}
+#endif
+
 }  // namespace elementary
 
 }  // namespace samba::cpu::HWY_NAMESPACE

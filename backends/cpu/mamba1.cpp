@@ -21,6 +21,8 @@ void decay_rate_run(Index first, Index end, const float* a_log, float* a) {
   });
 }
 
+constexpr Index kGroup = 4;  // exponentials side by side: one alone waits for its own steps
+
 void scan_channels(const Mamba1Call& c, Index b, Index first, Index end) {
   const Lanes l{};
   const Index di = c.channels();
@@ -30,23 +32,30 @@ void scan_channels(const Mamba1Call& c, Index b, Index first, Index end) {
     a.load(l.d, c.a + d * kStates, channels);
     if (c.h != nullptr) h.load(l.d, c.h + (b * di + d) * kStates, channels);
     const auto dt_bias = l.flush(io.load(c.dt_bias + d)), skip_weight = l.flush(io.load(c.d + d));
-    for (Index i = 0; i < c.tokens; ++i) {
-      if (c.kept != nullptr && i % kSegment == 0) {
-        h.store(l.d, c.kept + ((b * c.segments() + i / kSegment) * di + d) * kStates, channels);
+    for (Index step = 0; step < c.tokens; ++step) {
+      if (c.kept != nullptr && step % kSegment == 0) {
+        h.store(l.d, c.kept + ((b * c.segments() + step / kSegment) * di + d) * kStates, channels);
       }
-      const Index t = b * c.tokens + i;
+      const Index t = b * c.tokens + step;
       const Index at = t * di + d;
       const float* B = c.x_proj + t * c.x_width() + c.dt_rank();
       const float* C = B + kStates;
       const auto delta = l.flush(elementary::softplus(l, l.flush(l.add(l.flush(io.load(c.dt_proj + at)), dt_bias))));
       const auto u = io.load(c.u + at);
       auto y = l.set(0.0F);
-      for (Index n = 0; n < kStates; ++n) {
-        const auto decay = elementary::exp(l, l.flush(l.mul(delta, a.get(l.d, n))));
-        const auto input = l.flush(l.mul(l.flush(l.mul(delta, l.set(B[n]))), u));
-        const auto state = l.flush(l.fma(decay, h.get(l.d, n), input));
-        h.set(l.d, n, state);
-        y = l.flush(l.fma(l.set(C[n]), state, y));
+      for (Index first_n = 0; first_n < kStates; first_n += kGroup) {
+        Lanes::F decay[kGroup];
+        HWY_UNROLL(8)
+        for (Index i = 0; i < kGroup; ++i) decay[i] = l.flush(l.mul(delta, a.get(l.d, first_n + i)));
+        elementary::exp_each(l, decay);
+        HWY_UNROLL(8)
+        for (Index i = 0; i < kGroup; ++i) {
+          const Index n = first_n + i;
+          const auto input = l.flush(l.mul(l.flush(l.mul(delta, l.set(B[n]))), u));
+          const auto state = l.flush(l.fma(decay[i], h.get(l.d, n), input));
+          h.set(l.d, n, state);
+          y = l.flush(l.fma(l.set(C[n]), state, y));
+        }
       }
       const auto skip = l.flush(l.add(y, l.flush(l.mul(u, skip_weight))));
       const auto z = l.flush(io.load(c.in_proj + t * 2 * di + di + d));

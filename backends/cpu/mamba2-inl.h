@@ -1,4 +1,4 @@
-// What the Mamba-2 kernels share, once per target: the rows of a chunk, segment sums, triangular products.
+// What the Mamba-2 kernels share, once per target: the rows of a chunk, step sizes, segment sums, triangular products.
 #if defined(SAMBA_CPU_MAMBA2_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SAMBA_CPU_MAMBA2_INL_H_
 #undef SAMBA_CPU_MAMBA2_INL_H_
@@ -51,6 +51,44 @@ struct ChunkOf {
 HWY_INLINE ChunkOf chunk_unit(const Mamba2Call& call, Index unit) {
   const Index heads = call.heads();
   return {call, unit / heads / call.chunks(), unit / heads % call.chunks(), unit % heads};
+}
+
+// clamp of spec 10 section 2.10: the total order of the bits, first up to low, then down to high; NaN is apart.
+HWY_INLINE V clamp_step(V x, float low, float high) {
+  const SimdLanes<D> l = lanes();
+  if (is_nan(low) || is_nan(high)) return constant(kQuietNan);
+  const auto key = [&](V v) { return order_key(l, l.as_int(v)); };
+  const V lo = constant(flush(low)), hi = constant(flush(high));
+  V v = flush_store(D(), x);
+  v = select(l.igt(key(lo), key(v)), lo, v);
+  v = select(l.igt(key(v), key(hi)), hi, v);
+  return select(l.nan(x), constant(kQuietNan), v);
+}
+
+// S8: dt of the working rows [first, last) of all batch rows.
+HWY_INLINE void step_sizes(const Mamba2Call& call, Index first, Index last) {
+  const SimdLanes<D> l = lanes();
+  const Index heads = call.heads(), working = call.working_rows();
+  for (Index row = first; row < last; ++row) {
+    const Index b = row / working, t = row % working;
+    const float* raw = t < call.buffered ? call.buffer_dt + (b * Q + t) * heads
+                                         : call.in_proj + (b * call.tokens + t - call.buffered) * call.width() +
+                                               mamba2::dt_column(call.d_model);
+    over_vectors(D(), 0, heads, [&](auto io, Index h) {
+      const V biased = add(flush_operand(D(), io.load(raw + h)), flush_operand(D(), io.load(call.dt_bias + h)));
+      const V step = flush_operand(D(), elementary::softplus(l, biased));
+      io.store(clamp_step(step, call.dt_low, call.dt_high), call.dt + row * heads + h);
+    });
+  }
+}
+
+// S18, S19 of the cells of row i from column x of the head on, y being the scan's.
+HWY_INLINE void write_output(const ChunkOf& c, Index i, Index x, V y) {
+  const Mamba2Call& call = *c.call;
+  const Index out = c.cell(i) * P + x;
+  const V skip = add(y, mul(load(c.x(i) + x), broadcast(call.d + c.h)));
+  store(skip, call.skip + out);
+  store(mul(skip, silu(load(call.in_proj + c.token(i) * call.width() + c.h * P + x))), call.gate + out);
 }
 
 // xd[i][p] = x_i dt_i and da[i] = dt_i A for the real rows.

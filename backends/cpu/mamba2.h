@@ -1,6 +1,7 @@
 // Mamba2Kernels of the cpu executor: SIMD lanes over independent outputs, threads over batch rows, chunks and heads.
 //
 //   mamba2_scan.cpp             scan                                     spec 31 S8, S18, S19, section 3
+//   mamba2_step.cpp             scan of a decode step                    section 5
 //   mamba2_gate_backward.cpp    gate_backward, conv_backward             spec 32 sections 4.3, 4.8
 //   mamba2_scan_backward.cpp    scan_backward: what crosses chunks       section 4.4, the states' part of 4.5
 //   mamba2_pair_backward.cpp    scan_backward: pairs of rows             section 4.5
@@ -14,7 +15,9 @@ namespace samba::cpu {
 
 // Pieces of a chunk's rows that are shared out when the scores are computed.
 inline constexpr Index kMamba2ScoreBlocks = 4;
-// The same in the backward of the pairs.
+// Rows of a piece in a decode step: a multiple of every target's lanes.
+inline constexpr Index kMamba2StepRows = 16;
+// Pieces in the backward of the pairs.
 inline constexpr Index kMamba2RowBlocks = 8;
 
 class Mamba2Cpu final : public Mamba2Kernels {
@@ -27,6 +30,9 @@ class Mamba2Cpu final : public Mamba2Kernels {
   void conv_backward(const Mamba2Call& call, const Mamba2Gradients& gradients) override;
 
  private:
+  // A call of one token inside the open chunk of which nothing but the outputs is wanted.
+  static bool is_step(const Mamba2Call& call);
+  void step(const Mamba2Call& call);
   void pair_backward(const Mamba2Call& call, const Mamba2Gradients& gradients);
   float* pairs(Index count);  // kept between calls
 

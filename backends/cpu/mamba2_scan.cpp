@@ -18,34 +18,7 @@ namespace samba::cpu::HWY_NAMESPACE {
 namespace {
 using namespace mamba2_lanes;
 
-// clamp of spec 10 section 2.10: the total order of the bits, first up to low, then down to high; NaN is apart.
-V clamp_step(V x, float low, float high) {
-  const SimdLanes<D> l = lanes();
-  if (is_nan(low) || is_nan(high)) return constant(kQuietNan);
-  const auto key = [&](V v) { return order_key(l, l.as_int(v)); };
-  const V lo = constant(flush(low)), hi = constant(flush(high));
-  V v = flush_store(D(), x);
-  v = select(l.igt(key(lo), key(v)), lo, v);
-  v = select(l.igt(key(v), key(hi)), hi, v);
-  return select(l.nan(x), constant(kQuietNan), v);
-}
-
-// Working rows [first, last) of all batch rows.
-void step_part(const Mamba2Call& call, Index first, Index last) {
-  const SimdLanes<D> l = lanes();
-  const Index heads = call.heads(), working = call.working_rows();
-  for (Index row = first; row < last; ++row) {
-    const Index b = row / working, t = row % working;
-    const float* raw = t < call.buffered ? call.buffer_dt + (b * Q + t) * heads
-                                         : call.in_proj + (b * call.tokens + t - call.buffered) * call.width() +
-                                               mamba2::dt_column(call.d_model);
-    over_vectors(D(), 0, heads, [&](auto io, Index h) {
-      const V biased = add(flush_operand(D(), io.load(raw + h)), flush_operand(D(), io.load(call.dt_bias + h)));
-      const V step = flush_operand(D(), elementary::softplus(l, biased));
-      io.store(clamp_step(step, call.dt_low, call.dt_high), call.dt + row * heads + h);
-    });
-  }
-}
+void step_part(const Mamba2Call& call, Index first, Index last) { step_sizes(call, first, last); }
 
 constexpr Index kScoreRows = Q / kMamba2ScoreBlocks;
 
@@ -213,17 +186,13 @@ void own_state(const ChunkOf& c, const Pieces& s, float* out) {
 void chunk_outputs(const ChunkOf& c, const Pieces& s, const float* entering) {
   const Mamba2Call& call = *c.call;
   const Strided queries = c.queries();
-  const Index width = call.width();
-  const V skip_weight = broadcast(call.d + c.h);
   const auto finish = [&](Index i, Index x, V sum) {
     const Index out = c.cell(i) * P + x;
     const V y_off = mul(sum, broadcast(s.reach + i));
     const V y = add(load(call.skip + out), y_off);
     if (call.y_off != nullptr) store(y_off, call.y_off + out);
     if (call.y != nullptr) store(y, call.y + out);
-    const V skip = add(y, mul(load(c.x(i) + x), skip_weight));
-    store(skip, call.skip + out);
-    store(mul(skip, silu(load(call.in_proj + c.token(i) * width + c.h * P + x))), call.gate + out);
+    write_output(c, i, x, y);
   };
   if (entering == nullptr && rows_finite(queries.data, queries.row_stride, c.real - c.first_new, N)) {
     for (Index i = c.first_new; i < c.real; ++i) each_vector(P, [&](Index x) { finish(i, x, zero()); });
@@ -341,6 +310,7 @@ constexpr Index kStepGrain = 1024;  // step sizes a thread should have
 }  // namespace
 
 void Mamba2Cpu::scan(const Mamba2Call& call) {
+  if (is_step(call)) return step(call);
   const Index units = call.batch * call.chunks() * call.heads();
   context_.parallel(call.batch * call.working_rows(), std::max<Index>(1, kStepGrain / call.heads()),
                     [&](Index first, Index last, int) {

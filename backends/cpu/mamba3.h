@@ -3,6 +3,7 @@
 //   mamba3_tokens.cpp             prepare_tokens, accumulate_angles          spec 40 sections 3.3, 3.4, 3.7
 //   mamba3_rotate.cpp             rotate, weigh                              sections 3.6, 3.8
 //   mamba3_scan.cpp               scan                                       sections 3.9 to 3.12
+//   mamba3_step.cpp               weigh and scan of a decode step            section 11
 //   mamba3_gate_backward.cpp      gate_backward, tokens_backward             spec 41 sections 3.2, 3.11 to 3.15
 //   mamba3_scan_backward.cpp      scan_backward                              sections 3.4 to 3.8, 3.11
 //   mamba3_tail_chain.cpp         the serial chain over a whole chunk        section 3.7 step 5
@@ -30,6 +31,11 @@ class Mamba3Cpu final : public Mamba3Kernels {
   void tokens_backward(const Mamba3Call& call, const Mamba3Gradients& gradients) override;
 
  private:
+  // A call of one token inside the open chunk of which nothing but the outputs is wanted: k_scaled is not filled.
+  static bool is_step(const Mamba3Call& call);
+  void step_weigh(const Mamba3Call& call);
+  void step(const Mamba3Call& call);
+
   Context& context_;
 };
 

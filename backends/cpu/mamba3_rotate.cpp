@@ -103,6 +103,7 @@ void Mamba3Cpu::rotate(const Mamba3Call& call) {
 }
 
 void Mamba3Cpu::weigh(const Mamba3Call& call) {
+  if (is_step(call)) return step_weigh(call);
   context_.parallel(call.batch * call.working_rows(), 8, [&](Index first, Index last, int) {
     SAMBA_CPU_KERNEL(context_, weigh_part)(call, first, last);
   });

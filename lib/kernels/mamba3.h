@@ -84,7 +84,7 @@ struct Mamba3Call {
   float* qk_chain = nullptr;  // [M, H]   the un-scaled chain, by rotate                       section 3.8
   float* gamma = nullptr;     // (batch, T, H) by weigh                                        section 3.6
   float* scale = nullptr;     // (batch, T, H) by weigh
-  float* k_scaled = nullptr;  // (batch, T, H, 128) by weigh
+  float* k_scaled = nullptr;  // (batch, T, H, 128) by weigh; scratch unless dacs is kept
 
   // scan
   float* skip = nullptr;    // [M, H, 64] y1

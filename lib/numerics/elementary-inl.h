@@ -55,27 +55,36 @@ SAMBA_HOST_DEVICE inline typename L::F log_core(const L& l, typename L::F t, typ
   return l.fma(e, l.bits(0x3F318000U), l.add(t, y));
 }
 
+// x = m * 2^e with m in [sqrt(1/2), sqrt(2)): t = m - 1 and e, for a normal x.
+template <class L>
+SAMBA_HOST_DEVICE inline void reduce_for_log(const L& l, typename L::F x, typename L::F& t, typename L::F& exponent) {
+  const auto raw = l.as_int(x);
+  const auto e = l.isub(l.iand(l.template shift_right<23>(raw), l.set_int(0xFF)), l.set_int(126));
+  const auto m = l.as_float(l.ior(l.iand(raw, l.set_int(0x007FFFFF)), l.set_int(0x3F000000)));
+  const auto small = l.lt(m, l.bits(0x3F3504F3U));
+  exponent = l.select(small, l.to_float(l.isub(e, l.set_int(1))), l.to_float(e));
+  t = l.sub(l.select(small, l.add(m, m), m), l.set(1.0F));
+}
+
 template <class L>
 SAMBA_HOST_DEVICE inline typename L::F log(const L& l, typename L::F x) {
-  const auto raw = l.as_int(x);
-  auto e = l.isub(l.iand(l.template shift_right<23>(raw), l.set_int(0xFF)), l.set_int(126));
-  auto m = l.as_float(l.ior(l.iand(raw, l.set_int(0x007FFFFF)), l.set_int(0x3F000000)));
-  const auto small = l.lt(m, l.bits(0x3F3504F3U));
-  const auto exponent = l.select(small, l.to_float(l.isub(e, l.set_int(1))), l.to_float(e));
-  m = l.select(small, l.add(m, m), m);
-  auto y = log_core(l, l.sub(m, l.set(1.0F)), exponent);
+  typename L::F t, e;
+  reduce_for_log(l, x, t, e);
+  auto y = log_core(l, t, e);
   y = l.select(l.eq(x, l.set(kInfinity)), l.set(kInfinity), y);
   y = l.select(l.lt(x, l.set(0.0F)), l.set(kQuietNan), y);
   y = l.select(l.lt(l.abs(x), l.set(kMinNormal)), l.set(-kInfinity), y);
   return l.select(l.nan(x), x, y);
 }
 
+// Near zero log_core of x itself, else log(x + 1). x + 1 is never subnormal, and 0 for x = -1 alone.
 template <class L>
 SAMBA_HOST_DEVICE inline typename L::F log1p(const L& l, typename L::F x) {
   x = l.flush(x);
   const auto near_zero = l.both(l.le(l.bits(0xBE95F61AU), x), l.le(x, l.bits(0x3ED413CDU)));
-  auto y =
-      l.select(near_zero, log_core(l, l.select(near_zero, x, l.set(0.0F)), l.set(0.0F)), log(l, l.add(x, l.set(1.0F))));
+  typename L::F t, e;
+  reduce_for_log(l, l.add(x, l.set(1.0F)), t, e);
+  auto y = log_core(l, l.select(near_zero, x, t), l.select(near_zero, l.set(0.0F), e));
   y = l.select(l.eq(x, l.set(-1.0F)), l.set(-kInfinity), y);
   y = l.select(l.lt(x, l.set(-1.0F)), l.set(kQuietNan), y);
   const auto as_it_is = l.either(l.nan(x), l.either(l.eq(x, l.set(0.0F)), l.eq(x, l.set(kInfinity))));
