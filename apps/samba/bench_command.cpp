@@ -52,6 +52,7 @@ int run(const BenchFlags& flags, const CommonOptions& common) {
   bench::Context context;
   context.device = common.device;
   context.instruction_set = common.instruction_set;
+  context.numeric_mode = parse_numeric_mode(common.numeric_mode);
   context.threads = thread_counts(common.threads);
   context.measuring.repetitions = flags.repeat;
   context.executable = "/proc/self/exe";

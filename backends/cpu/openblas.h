@@ -7,14 +7,16 @@
 
 namespace samba::cpu {
 
-// Single-threaded calls: whoever wants more cores makes them from several threads.
+// One thread a call: whoever wants more cores makes calls from several threads. (samba bench alone, which measures the
+// library, lets it use threads of its own.)
 class OpenBlas {
  public:
   // The library, loaded at the first call; null when the machine has none. It stays loaded.
   static const OpenBlas* find();
 
   // To be called before calls from other threads follow: keeps the library from using threads of its own.
-  void use_one_thread() const { set_num_threads_(1); }
+  void use_one_thread() const { use_threads(1); }
+  void use_threads(int count) const { set_num_threads_(count); }  // for all calls that follow
   // c[m, n] = a b, all row-major with rows of lda, ldb and ldc floats; transposed: a is stored [k, m], b [n, k].
   void sgemm(bool transpose_a, bool transpose_b, Index m, Index n, Index k, const float* a, Index lda, const float* b,
              Index ldb, float* c, Index ldc) const;

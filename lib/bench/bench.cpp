@@ -1,6 +1,7 @@
 #include "samba/bench/bench.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "samba/core/error.h"
 #include "samba/core/names.h"
@@ -67,7 +68,10 @@ BenchReport run_bench(Context context, const std::vector<Case>& cases, const Ben
   const double start = wall_seconds();
   const std::vector<Case> selected = selected_cases(cases, options);
   context.machine = describe_machine();
-  context.blas = BlasPeer::load();
+  // Some machines pin an old kernel of OpenBLAS by these variables; it reads them when it is loaded.
+  unsetenv("OPENBLAS_CORETYPE");
+  unsetenv("OPENBLAS_L2_SIZE");
+  context.blas = cpu::OpenBlas::find();
   if (context.blas) context.machine.blas = context.blas->description();
   const std::string instruction_set = context.executor(1)->instruction_set();
   measure_limits(context.machine, context.threads, instruction_set);

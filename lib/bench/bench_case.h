@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "samba/backends/cpu/openblas.h"
 #include "samba/backends/registry.h"
-#include "samba/bench/blas_peer.h"
 #include "samba/bench/cost.h"
 #include "samba/bench/machine.h"
 #include "samba/bench/measure.h"
@@ -40,14 +40,16 @@ struct Row {
 struct Context {
   std::string device = "auto";
   std::string instruction_set;
+  NumericMode numeric_mode = NumericMode::identical;
   std::vector<int> threads{1};  // ascending
   Machine machine;
   MeasureOptions measuring;
-  std::shared_ptr<BlasPeer> blas;  // null: there is none
-  Path executable;                 // the program itself, for rows about whole processes; empty: they are left out
+  const cpu::OpenBlas* blas = nullptr;  // null: there is none
+  Path executable;                      // the program itself, for rows about whole processes; empty: they are left out
 
-  std::unique_ptr<Executor> executor(int count) const {
-    return make_executor(device, {.threads = count, .instruction_set = instruction_set});
+  std::unique_ptr<Executor> executor(int count) const { return executor(count, numeric_mode); }
+  std::unique_ptr<Executor> executor(int count, NumericMode mode) const {
+    return make_executor(device, {.threads = count, .instruction_set = instruction_set, .numeric_mode = mode});
   }
 };
 

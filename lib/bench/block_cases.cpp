@@ -112,8 +112,7 @@ ThreadMeasurement measurement_of(const BlockSetup& setup, const std::string& bas
   } else if (pass == "step") {
     m.make = [setup](Executor& executor) { return std::make_unique<BlockStep>(executor, setup); };
     for (Index i = 0; i < kSteps; ++i) m.cost = m.cost + layer_cost(setup.stack, layer, setup.length + i, 1);
-    // One block stays in the caches from step to step: nothing need come from memory.
-    m.cost.bytes = 0.0;
+    m.cost.working_set = m.cost.bytes / static_cast<double>(kSteps);
     m.units = static_cast<double>(kSteps);
   } else {
     m.make = [setup](Executor& executor) { return std::make_unique<BlockBackward>(executor, setup); };
@@ -125,7 +124,7 @@ ThreadMeasurement measurement_of(const BlockSetup& setup, const std::string& bas
 }  // namespace
 
 void add_block(const RowSource& row, std::vector<Case>& cases) {
-  const JsonFields fields = row.fields({"name", "layer", "d_model", "length", "passes"});
+  const JsonFields fields = row.fields();
   BlockSetup setup;
   setup.length = fields.integer("length", 512, 1, kMostLength);
   const nlohmann::json stack{{"vocab", 2},

@@ -42,26 +42,41 @@ Weights layer_weights(const StackConfig& config, const LayerConfig& layer) {
 
 }  // namespace
 
-Cost operator+(Cost a, Cost b) { return {a.flops + b.flops, a.bytes + b.bytes}; }
-Cost operator*(Cost a, double factor) { return {a.flops * factor, a.bytes * factor}; }
+Cost operator+(Cost a, Cost b) {
+  return {a.flops + b.flops, a.bytes + b.bytes, std::max(a.working_set, b.working_set)};
+}
+Cost operator*(Cost a, double factor) { return {a.flops * factor, a.bytes * factor, a.working_set}; }
+
+namespace {
+
+bool in_cache(const Cost& cost, const MachineLimits& limits) {
+  return cost.working_set > 0.0 && cost.working_set <= limits.cached_bytes;
+}
+
+double seconds_of_bytes(const Cost& cost, const MachineLimits& limits) {
+  return cost.bytes / (in_cache(cost, limits) ? limits.read_bytes_cached : limits.best_read_bytes());
+}
+
+}  // namespace
 
 double least_seconds(const Cost& cost, const MachineLimits& limits) {
-  return std::max(cost.flops / limits.flops, cost.bytes / limits.best_read_bytes());
+  return std::max(cost.flops / limits.flops, seconds_of_bytes(cost, limits));
 }
 
 const char* limiting(const Cost& cost, const MachineLimits& limits) {
-  return cost.flops / limits.flops >= cost.bytes / limits.best_read_bytes() ? "FMA peak" : "read bandwidth";
+  if (cost.flops / limits.flops >= seconds_of_bytes(cost, limits)) return "FMA peak";
+  return in_cache(cost, limits) ? "cache bandwidth" : "read bandwidth";
 }
 
 Cost gemm_cost(Index m, Index n, Index k) {
   const auto rows = static_cast<double>(m), columns = static_cast<double>(n), depth = static_cast<double>(k);
-  return {2.0 * rows * columns * depth, kFloat * (rows * depth + columns * depth + rows * columns)};
+  return {2.0 * rows * columns * depth, kFloat * (rows * depth + columns * depth + rows * columns), 0.0};
 }
 
 Cost layer_cost(const StackConfig& config, const LayerConfig& layer, Index position, Index length) {
   const Weights weights = layer_weights(config, layer);
   const auto tokens = static_cast<double>(length);
-  Cost cost{2.0 * weights.matrices * tokens, kFloat * weights.all};
+  Cost cost{2.0 * weights.matrices * tokens, kFloat * weights.all, 0.0};
   const double state = state_elements(config, layer);
   cost.flops += 6.0 * state * tokens;
   cost.bytes += 2.0 * kFloat * state;  // read and written
@@ -94,12 +109,16 @@ double head_elements(const StackConfig& config) {
 
 Cost prefill_cost(const StackConfig& config, Index length) {
   const double head = head_elements(config);
-  return layers_cost(config, 0, length) + Cost{2.0 * head, kFloat * head};
+  Cost cost = layers_cost(config, 0, length) + Cost{2.0 * head, kFloat * head, 0.0};
+  cost.working_set = cost.bytes;
+  return cost;
 }
 
 Cost decode_cost(const StackConfig& config, Index position) {
   const double head = head_elements(config);
-  return layers_cost(config, position, 1) + Cost{2.0 * head, kFloat * head};
+  Cost cost = layers_cost(config, position, 1) + Cost{2.0 * head, kFloat * head, 0.0};
+  cost.working_set = cost.bytes;
+  return cost;
 }
 
 Cost training_cost(const StackConfig& config, Index rows, Index length) {

@@ -12,16 +12,17 @@ namespace samba::bench {
 struct Cost {
   double flops = 0.0;
   double bytes = 0.0;
+  double working_set = 0.0;  // bytes that are read over and over; 0: more than any cache holds
 
   double intensity() const { return bytes > 0.0 ? flops / bytes : 0.0; }  // operations a byte
 };
 
-Cost operator+(Cost a, Cost b);
-Cost operator*(Cost a, double factor);
+Cost operator+(Cost a, Cost b);         // the larger working set
+Cost operator*(Cost a, double factor);  // the same working set
 
 // Seconds that the machine needs at least, and which limit that is.
 double least_seconds(const Cost& cost, const MachineLimits& limits);
-const char* limiting(const Cost& cost, const MachineLimits& limits);  // "FMA peak", "read bandwidth"
+const char* limiting(const Cost& cost, const MachineLimits& limits);  // "FMA peak", "read bandwidth", "cache bandwidth"
 
 // y[m, n] = a[m, k] b: both operands are read and the result written once.
 Cost gemm_cost(Index m, Index n, Index k);

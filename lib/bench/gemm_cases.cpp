@@ -61,7 +61,12 @@ class GemmSides {
   }
 
   void theirs() {
-    for (int i = 0; i < calls_; ++i) context_.blas->gemm(p_.layout, p_.m, p_.n, p_.k, a_.data(), matrix(i), c_.data());
+    const bool a_transposed = p_.layout == Layout::tn, b_transposed = p_.layout == Layout::nt;
+    const Index a_width = a_transposed ? p_.m : p_.k, b_width = b_transposed ? p_.k : p_.n;
+    for (int i = 0; i < calls_; ++i) {
+      context_.blas->sgemm(a_transposed, b_transposed, p_.m, p_.n, p_.k, a_.data(), a_width, matrix(i), b_width,
+                           c_.data(), p_.n);
+    }
   }
 
  private:
@@ -82,7 +87,7 @@ Row measure_product(const Context& context, const Product& product, const std::s
   GemmSides work(context, product, threads);
   std::vector<Side> sides{{.work = [&] { work.ours(); }, .threads = threads}};
   if (context.blas) {
-    context.blas->set_threads(threads);
+    context.blas->use_threads(threads);
     sides.push_back({.work = [&] { work.theirs(); }, .threads = threads});
   }
   MeasureOptions options = context.measuring;
@@ -110,7 +115,6 @@ Row measure_product(const Context& context, const Product& product, const std::s
 }  // namespace
 
 void add_gemm(const RowSource& row, std::vector<Case>& cases) {
-  row.fields({"layouts", "m", "n", "k"});
   const std::vector<std::string> layouts = row.choices("layouts", {"nt", "nn", "tn"});
   const std::vector<Index> ms = row.sizes("m"), ns = row.sizes("n"), ks = row.sizes("k");
   for (const std::string& layout : layouts) {

@@ -26,6 +26,7 @@ namespace {
 constexpr int kRounds = 7;
 constexpr Index kFmaRounds = 2'000'000;  // some ten milliseconds
 constexpr std::size_t kLeastBuffer = std::size_t{64} << 20, kMostBuffer = std::size_t{1} << 30;
+constexpr std::size_t kLeastCached = std::size_t{256} << 10;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 std::string processor_name() {
@@ -144,12 +145,15 @@ void measure_limits(Machine& machine, const std::vector<int>& threads, const std
   for (const std::string& set : instruction_sets()) machine.flops_by_instruction_set[set] = fma_flops(1, set);
   const std::size_t bytes = memory_buffer_bytes(machine);
   const Pages small(bytes, false), huge(bytes, true);
+  const Pages cached(std::max(std::max(machine.level3, machine.level2) / 4, kLeastCached), true);
   for (const int count : threads) {
     MachineLimits& limits = machine.limits[count];
     for (const auto& [set, flops] : machine.flops_by_instruction_set) {
       const double measured = count == 1 ? flops : fma_flops(count, set);
       limits.flops = std::max(limits.flops, measured);  // a kernel may use any of them
     }
+    limits.cached_bytes = 0.75 * static_cast<double>(std::max(machine.level3, machine.level2));
+    limits.read_bytes_cached = read_bytes(count, instruction_set, cached);
     limits.read_bytes = read_bytes(count, instruction_set, small);
     limits.read_bytes_huge_pages = read_bytes(count, instruction_set, huge);
   }
@@ -165,7 +169,8 @@ nlohmann::ordered_json machine_json(const Machine& machine) {
     json["limits"].push_back({{"threads", threads},
                               {"fma_gflops", limits.flops / 1e9},
                               {"read_gb_per_s", limits.read_bytes / 1e9},
-                              {"read_gb_per_s_2mib_pages", limits.read_bytes_huge_pages / 1e9}});
+                              {"read_gb_per_s_2mib_pages", limits.read_bytes_huge_pages / 1e9},
+                              {"cache_read_gb_per_s", limits.read_bytes_cached / 1e9}});
   }
   json["blas"] = machine.blas.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(machine.blas);
   return json;

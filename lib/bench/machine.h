@@ -13,6 +13,8 @@ struct MachineLimits {
   double flops = 0.0;                  // a second, fused multiply-adds in registers
   double read_bytes = 0.0;             // a second, from memory in pages of the ordinary size
   double read_bytes_huge_pages = 0.0;  // the same where the system gives pages of 2 MiB
+  double read_bytes_cached = 0.0;      // a second, over and over from a buffer of a quarter of the last-level cache
+  double cached_bytes = 0.0;           // what is read over and over stays in the caches up to this size
 
   // What a kernel could reach.
   double best_read_bytes() const { return read_bytes_huge_pages > read_bytes ? read_bytes_huge_pages : read_bytes; }

@@ -1,5 +1,6 @@
 // Rows "prefill/MODEL/Nt", "decode/MODEL/Nt", "training/MODEL/Nt" and their speed-ups: whole models with the weights
-// that training would start from. The values change nothing in the time of a float32 model.
+// that training would start from. The values change nothing in the time of a float32 model. "identity/PASS/MODEL/Nt"
+// has the same in the numeric mode fast beside it.
 #include <algorithm>
 
 #include "samba/bench/shapes.h"
@@ -90,65 +91,108 @@ class TrainingStep final : public Subject {
   Array inputs_, targets_;
 };
 
-void add_measurement(const RowSource& row, ThreadMeasurement measurement, std::vector<Case>& cases) {
-  cases.push_back({thread_rows(measurement.base, row.threads), row.quick(),
-                   [measurement = std::move(measurement)](const Context& context, const Wanted& wanted) {
-                     return measure_on_threads(context, wanted, measurement);
-                   }});
-}
-
 // "prefill/NAME": NAME is given, or that of the model.
 std::string base_name(const RowSource& row, const JsonFields& fields, const std::string& kind) {
   return kind + "/" + fields.text("name", row.json.value("model", ""));
 }
 
-}  // namespace
-
-void add_prefill(const RowSource& row, std::vector<Case>& cases) {
-  const JsonFields fields = row.fields({"name", "model", "length"});
+ThreadMeasurement prefill_measurement(const RowSource& row) {
+  const JsonFields fields = row.fields();
   const StackConfig config = row.model();
   const Index length = fields.integer("length", 512, 1, kMostLength);
-  add_measurement(row,
-                  {.base = base_name(row, fields, "prefill"),
-                   .make = [=](Executor& executor) { return std::make_unique<Prefill>(executor, config, length); },
-                   .cost = prefill_cost(config, length),
-                   .units = static_cast<double>(length),
-                   .unit = "tokens/s"},
-                  cases);
+  return {.base = base_name(row, fields, "prefill"),
+          .make = [=](Executor& executor) { return std::make_unique<Prefill>(executor, config, length); },
+          .cost = prefill_cost(config, length),
+          .units = static_cast<double>(length),
+          .unit = "tokens/s"};
 }
 
-void add_decode(const RowSource& row, std::vector<Case>& cases) {
-  const JsonFields fields = row.fields({"name", "model", "position", "tokens"});
+ThreadMeasurement decode_measurement(const RowSource& row) {
+  const JsonFields fields = row.fields();
   const StackConfig config = row.model();
   const Index position = fields.integer("position", 128, 1, kMostLength);
   const Index tokens = fields.integer("tokens", 32, 1, kMostLength);
   Cost cost;
   for (Index t = 0; t < tokens; ++t) cost = cost + decode_cost(config, position + t);
-  add_measurement(
-      row,
-      {.base = base_name(row, fields, "decode"),
-       .make = [=](Executor& executor) { return std::make_unique<Decode>(executor, config, position, tokens); },
-       .cost = cost,
-       .units = static_cast<double>(tokens),
-       .unit = "tokens/s"},
-      cases);
+  return {.base = base_name(row, fields, "decode"),
+          .make = [=](Executor& executor) { return std::make_unique<Decode>(executor, config, position, tokens); },
+          .cost = cost,
+          .units = static_cast<double>(tokens),
+          .unit = "tokens/s"};
 }
 
-void add_training(const RowSource& row, std::vector<Case>& cases) {
-  const JsonFields fields = row.fields({"name", "model", "rows", "length"});
+ThreadMeasurement training_measurement(const RowSource& row) {
+  const JsonFields fields = row.fields();
   const StackConfig config = row.model();
   if (const auto reason = inference_only_reason(config)) {
     fields.refuse("model", "a model that can be trained (" + reason->pointer + " " + reason->text + ")");
   }
   const Index rows = fields.integer("rows", 8, 1, kMostLength), length = fields.integer("length", 128, 1, kMostLength);
-  add_measurement(
-      row,
-      {.base = base_name(row, fields, "training"),
-       .make = [=](Executor& executor) { return std::make_unique<TrainingStep>(executor, config, rows, length); },
-       .cost = training_cost(config, rows, length),
-       .units = static_cast<double>(rows * length),
-       .unit = "tokens/s"},
-      cases);
+  return {.base = base_name(row, fields, "training"),
+          .make = [=](Executor& executor) { return std::make_unique<TrainingStep>(executor, config, rows, length); },
+          .cost = training_cost(config, rows, length),
+          .units = static_cast<double>(rows * length),
+          .unit = "tokens/s"};
+}
+
+void add_measurement(const RowSource& row, ThreadMeasurement measurement, std::vector<Case>& cases) {
+  std::vector<std::string> names = thread_rows(measurement.base, row.threads);
+  cases.push_back({std::move(names), row.quick(),
+                   [measurement = std::move(measurement)](const Context& context, const Wanted& wanted) {
+                     return measure_on_threads(context, wanted, measurement);
+                   }});
+}
+
+// The mode identical beside the mode fast, which is the limit.
+Row measure_identity(const Context& context, const ThreadMeasurement& m, const std::string& name, int threads) {
+  std::vector<std::unique_ptr<Executor>> executors;
+  std::vector<std::unique_ptr<Subject>> subjects;
+  std::vector<Side> sides;
+  for (const NumericMode mode : {NumericMode::identical, NumericMode::fast}) {
+    executors.push_back(context.executor(threads, mode));
+    subjects.push_back(m.make(*executors.back()));
+    Subject* subject = subjects.back().get();
+    sides.push_back({.work = [subject] { subject->run(); }, .prepare = [subject] { subject->prepare(); }});
+  }
+  const std::vector<Timing> timings = measure(sides, context.measuring);
+  Row row{.name = name, .threads = threads, .unit = m.unit, .limit_name = "numeric mode fast"};
+  row.achieved = m.units / timings[0].wall_min;
+  row.limit = m.units / timings[1].wall_min;
+  row.timing = timings[0];
+  return row;
+}
+
+}  // namespace
+
+void add_prefill(const RowSource& row, std::vector<Case>& cases) {
+  add_measurement(row, prefill_measurement(row), cases);
+}
+
+void add_decode(const RowSource& row, std::vector<Case>& cases) {
+  add_measurement(row, decode_measurement(row), cases);
+}
+
+void add_training(const RowSource& row, std::vector<Case>& cases) {
+  add_measurement(row, training_measurement(row), cases);
+}
+
+void add_identity(const RowSource& row, std::vector<Case>& cases) {
+  const std::string pass = row.fields().choice("pass", "prefill", {"prefill", "decode", "training"});
+  ThreadMeasurement measurement = pass == "prefill"  ? prefill_measurement(row)
+                                  : pass == "decode" ? decode_measurement(row)
+                                                     : training_measurement(row);
+  measurement.base = "identity/" + measurement.base;
+  Case c{.rows = {}, .quick = row.quick(), .run = {}};
+  for (const int threads : row.threads) c.rows.push_back(thread_row(measurement.base, threads));
+  c.run = [measurement](const Context& context, const Wanted& wanted) {
+    std::vector<Row> rows;
+    for (const int threads : context.threads) {
+      const std::string name = thread_row(measurement.base, threads);
+      if (wanted(name)) rows.push_back(measure_identity(context, measurement, name, threads));
+    }
+    return rows;
+  };
+  cases.push_back(std::move(c));
 }
 
 }  // namespace samba::bench

@@ -44,7 +44,7 @@ Row measure_beside_float32(const Context& context, const Shape3& shape, const st
                                 }}};
   const std::vector<Timing> timings = measure(sides, context.measuring);
   const MachineLimits& limits = context.machine.at(executor.threads());
-  const Cost cost = Cost{flops, weight_bytes} * calls;
+  const Cost cost = Cost{flops, weight_bytes, weight_bytes} * calls;
   Row row{.name = name, .threads = executor.threads(), .unit = "GFLOP/s", .limit_name = limiting(cost, limits)};
   row.achieved = cost.flops / timings[0].wall_min / 1e9;
   row.limit = cost.flops / least_seconds(cost, limits) / 1e9;
@@ -101,7 +101,6 @@ void add_shapes(const RowSource& row, const std::string& prefix, const MeasureSh
 }  // namespace
 
 void add_packed(const RowSource& row, std::vector<Case>& cases) {
-  row.fields({"formats", "m", "n", "k"});
   for (const std::string& name : row.choices("formats", {"bfloat16", "int8"})) {
     const WeightFormat format = name == "int8" ? WeightFormat::int8 : WeightFormat::bfloat16;
     add_shapes(
@@ -113,9 +112,6 @@ void add_packed(const RowSource& row, std::vector<Case>& cases) {
   }
 }
 
-void add_fixed15(const RowSource& row, std::vector<Case>& cases) {
-  row.fields({"m", "n", "k"});
-  add_shapes(row, "fixed15", measure_fixed15, cases);
-}
+void add_fixed15(const RowSource& row, std::vector<Case>& cases) { add_shapes(row, "fixed15", measure_fixed15, cases); }
 
 }  // namespace samba::bench

@@ -54,9 +54,9 @@ std::string machine_text(const Machine& machine) {
   for (const auto& [set, flops] : machine.flops_by_instruction_set) text += " " + set + " " + number(flops / 1e9);
   text += "\n";
   for (const auto& [threads, limits] : machine.limits) {
-    text += format("%d thread(s): FMA peak %s GFLOP/s, memory read %s GB/s (%s in pages of 2 MiB)\n", threads,
-                   number(limits.flops / 1e9).c_str(), number(limits.read_bytes / 1e9).c_str(),
-                   number(limits.read_bytes_huge_pages / 1e9).c_str());
+    text += format("%d thread(s): FMA peak %s GFLOP/s, memory read %s GB/s (%s in pages of 2 MiB), cache read %s\n",
+                   threads, number(limits.flops / 1e9).c_str(), number(limits.read_bytes / 1e9).c_str(),
+                   number(limits.read_bytes_huge_pages / 1e9).c_str(), number(limits.read_bytes_cached / 1e9).c_str());
   }
   return text;
 }

@@ -10,12 +10,26 @@ namespace samba::bench {
 namespace {
 
 struct Kind {
-  const char* name;
+  std::string name;
+  std::vector<std::string> fields;  // beside those of every row
   void (*add)(const RowSource&, std::vector<Case>&);
 };
-constexpr Kind kKinds[] = {{"gemm", add_gemm},       {"packed", add_packed}, {"fixed15", add_fixed15},
-                           {"prefill", add_prefill}, {"decode", add_decode}, {"training", add_training},
-                           {"block", add_block}};
+
+const std::vector<Kind>& kinds() {
+  static const std::vector<Kind> all = {
+      {"gemm", {"layouts", "m", "n", "k"}, add_gemm},
+      {"packed", {"formats", "m", "n", "k"}, add_packed},
+      {"fixed15", {"m", "n", "k"}, add_fixed15},
+      {"prefill", {"name", "model", "length"}, add_prefill},
+      {"decode", {"name", "model", "position", "tokens"}, add_decode},
+      {"training", {"name", "model", "rows", "length"}, add_training},
+      {"identity", {"name", "model", "pass", "length", "position", "tokens", "rows"}, add_identity},
+      {"block", {"name", "layer", "d_model", "length", "passes"}, add_block},
+      {"growth", {"name", "model", "pass", "positions", "tokens"}, add_growth},
+      {"start", {"name", "model", "tokens"}, add_start},
+      {"memory", {"name", "model", "tokens"}, add_memory}};
+  return all;
+}
 
 constexpr Index kMostRepeats = 4096;
 
@@ -40,22 +54,21 @@ void read_models(const ParsedFile& file, Models& models) {
   }
 }
 
-void add_row(const RowSource& row, std::vector<Case>& cases) {
+void add_row(RowSource row, std::vector<Case>& cases) {
   if (!row.json.is_object()) refuse_value(row.pointer + ": must be an object, got " + shown(row.json));
-  const std::vector<std::string> kinds = row_kinds();
   if (!row.json.contains("kind")) refuse_value(row.pointer + "/kind: is required");
-  for (const Kind& kind : kKinds) {
-    if (row.json["kind"] == kind.name) return kind.add(row, cases);
+  for (const Kind& kind : kinds()) {
+    if (row.json["kind"] != kind.name) continue;
+    row.kind = kind.name;
+    row.fields().boolean("quick", false);
+    return kind.add(row, cases);
   }
-  refuse_choice(row.pointer + "/kind", row.json["kind"], kinds);
+  refuse_choice(row.pointer + "/kind", row.json["kind"], row_kinds());
 }
 
 }  // namespace
 
-JsonFields RowSource::fields(std::vector<std::string> known) const {
-  known.insert(known.end(), {"kind", "quick"});
-  return {json, pointer, std::move(known)};
-}
+JsonFields RowSource::fields() const { return {json, pointer, row_fields(kind)}; }
 
 bool RowSource::quick() const { return json.value("quick", nlohmann::json(false)) == true; }
 
@@ -126,8 +139,16 @@ std::vector<ShapesFile> read_shapes(const std::vector<Path>& paths) {
 
 std::vector<std::string> row_kinds() {
   std::vector<std::string> names;
-  for (const Kind& kind : kKinds) names.emplace_back(kind.name);
+  for (const Kind& kind : kinds()) names.push_back(kind.name);
   return names;
+}
+
+std::vector<std::string> row_fields(const std::string& kind) {
+  std::vector<std::string> fields{"kind", "quick"};
+  for (const Kind& known : kinds()) {
+    if (known.name == kind) fields.insert(fields.end(), known.fields.begin(), known.fields.end());
+  }
+  return fields;
 }
 
 std::vector<Case> cases_of(const std::vector<ShapesFile>& files, const std::vector<int>& threads) {
@@ -145,7 +166,7 @@ std::vector<Case> cases_of(const std::vector<ShapesFile>& files, const std::vect
     const std::string pointer = file.name + ": /rows";
     if (!rows.is_array()) refuse_value(pointer + ": must be a list, got " + shown(rows));
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      add_row({rows[i], pointer + "/" + std::to_string(i), models, threads}, cases);
+      add_row({"", rows[i], pointer + "/" + std::to_string(i), models, threads}, cases);
     }
   }
   std::set<std::string> names;

@@ -23,13 +23,14 @@ using Models = std::map<std::string, StackConfig>;
 
 // One row of a file, as the functions that make cases of it see it.
 struct RowSource {
+  std::string kind;
   const nlohmann::json& json;
   std::string pointer;  // "models.json: /rows/3"
   const Models& models;
   const std::vector<int>& threads;
 
-  // The fields; the keys of every row are added to `known`.
-  JsonFields fields(std::vector<std::string> known) const;
+  // The fields; keys that the row's kind does not know are refused.
+  JsonFields fields() const;
   bool quick() const;
   // A list of positive integers.
   std::vector<Index> sizes(const std::string& name) const;
@@ -50,6 +51,8 @@ std::vector<ShapesFile> read_shapes(const std::vector<Path>& paths);
 
 // The kinds of rows, in the order in which they are described.
 std::vector<std::string> row_kinds();
+// The keys of a row of this kind, those of every row included.
+std::vector<std::string> row_fields(const std::string& kind);
 
 // The cases of all files. Refusals are Error(value) with the file and the JSON pointer.
 std::vector<Case> cases_of(const std::vector<ShapesFile>& files, const std::vector<int>& threads);
@@ -61,6 +64,10 @@ void add_fixed15(const RowSource& row, std::vector<Case>& cases);   // packed_ca
 void add_prefill(const RowSource& row, std::vector<Case>& cases);   // model_cases.cpp
 void add_decode(const RowSource& row, std::vector<Case>& cases);    // model_cases.cpp
 void add_training(const RowSource& row, std::vector<Case>& cases);  // model_cases.cpp
+void add_identity(const RowSource& row, std::vector<Case>& cases);  // model_cases.cpp
 void add_block(const RowSource& row, std::vector<Case>& cases);     // block_cases.cpp
+void add_growth(const RowSource& row, std::vector<Case>& cases);    // growth_cases.cpp
+void add_start(const RowSource& row, std::vector<Case>& cases);     // process_cases.cpp
+void add_memory(const RowSource& row, std::vector<Case>& cases);    // process_cases.cpp
 
 }  // namespace samba::bench
