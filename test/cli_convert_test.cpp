@@ -349,7 +349,7 @@ TEST_CASE("what cannot be converted is refused before anything is written") {
   fs::create_directories(place("foreign"));
   write_text(place("foreign/config.json"), R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 64})");
   write_safetensors(place("foreign/model.safetensors"), ConstArrayMap{});
-  CHECK_THAT(message(place("foreign"), place("x.samba"), {}, 2), Contains("this is no samba.folder.v1 folder"));
+  CHECK_THAT(message(place("foreign"), place("x.samba"), {}, 2), Contains("config.json: model_type is missing; accepted: llama"));
 
   // A weight that the format turns into infinity.
   must_convert(model, place("huge"));

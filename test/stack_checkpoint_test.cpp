@@ -6,11 +6,11 @@
 #include <cstring>
 
 #include "samba/backends/registry.h"
+#include "samba/convert/convert.h"
 #include "samba/core/error.h"
 #include "samba/core/sha256.h"
 #include "samba/formats/stack_weight.h"
 #include "samba/train/checkpoint.h"
-#include "samba/train/convert.h"
 #include "small_stack.h"
 #include "temporary_folder.h"
 
@@ -197,7 +197,7 @@ TEST_CASE_METHOD(Fixture, "a model without moments is for inference only") {
   for (const WeightFormat format : {WeightFormat::bfloat16, WeightFormat::int8}) {
     ConvertOptions options;
     options.format = format;
-    convert_model(folder / "a.samba", folder / "packed.samba", options);
+    convert_model(find_model(folder / "a.samba"), folder / "packed.samba", options);
     try {
       load_for_training(*executor, folder / "packed.samba");
       FAIL("was not refused");
@@ -228,12 +228,12 @@ TEST_CASE_METHOD(Fixture, "packed vectors are refused, packed matrices run with 
   for (const WeightFormat format : {WeightFormat::bfloat16, WeightFormat::int8}) {
     ConvertOptions options;
     options.format = format;
-    convert_model(folder / "a.samba", folder / "packed.samba", options);
+    convert_model(find_model(folder / "a.samba"), folder / "packed.samba", options);
     options.format = WeightFormat::float32;
-    convert_model(folder / "packed.samba", folder / "expanded.samba", options);
+    convert_model(find_model(folder / "packed.samba"), folder / "expanded.samba", options);
     options.format.reset();
     options.target = ConvertTarget::folder;
-    convert_model(folder / "packed.samba", folder / std::string(weight_format_name(format)), options);
+    convert_model(find_model(folder / "packed.samba"), folder / std::string(weight_format_name(format)), options);
     const auto from_folder = load_for_inference(*executor, folder / std::string(weight_format_name(format)));
     CHECK(from_folder->weight_format() == format);
     CHECK(from_folder->parameters_sha256() ==

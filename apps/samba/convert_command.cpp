@@ -7,10 +7,10 @@
 #include "commands.h"
 #include "mlp_commands.h"
 #include "output.h"
+#include "progress.h"
+#include "samba/convert/convert.h"
 #include "samba/core/error.h"
-#include "samba/train/convert.h"
 #include "samba/train/model_kind.h"
-#include "samba/train/run_folder.h"
 
 namespace samba::apps {
 
@@ -24,6 +24,7 @@ struct ConvertFlags {
   std::string to;
   std::string dtype;
   std::string codec = "none";
+  std::string model_type;
   bool dry_run = false;
 };
 
@@ -42,6 +43,8 @@ ConvertOptions options_of(const ConvertFlags& flags, const std::string& to) {
   if (options.codec != TensorCodec::none && to != "samba") {
     refuse_value("--codec " + flags.codec + " needs --to samba; safetensors files are not compressed");
   }
+  options.model_type = flags.model_type;
+  if (!flags.model_type.empty() && to != "safetensors") refuse_value("--model-type needs --to safetensors");
   options.dry_run = flags.dry_run;
   return options;
 }
@@ -60,6 +63,8 @@ nlohmann::ordered_json as_json(const ConvertFlags& flags, const std::string& to,
                                 {"format", model_form_name(conversion.to)},
                                 {"weight_format", weight_format_name(conversion.to_format)},
                                 {"drops_training", conversion.drops_training},
+                                {"model_type", conversion.model_type},
+                                {"copied", conversion.copied},
                                 {"written", !flags.dry_run}};
   result["mapped"] = nlohmann::json::array();
   for (const ConvertedTensor& tensor : conversion.tensors) {
@@ -72,11 +77,13 @@ nlohmann::ordered_json as_json(const ConvertFlags& flags, const std::string& to,
 }
 
 std::string as_text(const ConvertFlags& flags, const Conversion& conversion) {
-  const auto form = [](ModelForm kind, WeightFormat format) {
-    return std::string(model_form_name(kind)) + ", " + std::string(weight_format_name(format));
-  };
-  std::string text = "from: " + form(conversion.from, conversion.from_format) +
-                     "\nto: " + form(conversion.to, conversion.to_format) + "\n";
+  std::string text = "from: " + std::string(model_form_name(conversion.from)) + ", " + conversion.from_dtypes +
+                     "\nto: " + std::string(model_form_name(conversion.to)) + ", " +
+                     std::string(weight_format_name(conversion.to_format)) + "\n";
+  if (!conversion.model_type.empty()) text += "model_type: " + conversion.model_type + ", which transformers loads\n";
+  if (conversion.to == ModelForm::folder) {
+    text += "names: samba's own, transformers does not load it (" + conversion.no_model_type + ")\n";
+  }
   if (conversion.drops_training) {
     text += "left out: moments, optimizer, schedule and random stream; rounded weights are for inference only\n";
   }
@@ -95,6 +102,7 @@ std::string as_text(const ConvertFlags& flags, const Conversion& conversion) {
     if (tensor.largest_error) text += "  largest error " + error_text(*tensor.largest_error);
     text += "\n";
   }
+  for (const std::string& name : conversion.copied) text += name + " -> " + name + "  copied as it is\n";
   return text + (flags.dry_run ? "nothing written (--dry-run)\n" : "written: " + flags.out + "\n");
 }
 
@@ -105,14 +113,20 @@ MlpConversion mlp_options_of(const ConvertFlags& flags, const ConvertOptions& op
 
 int run(const ConvertFlags& flags, const CommonOptions& common) {
   const std::string to = target_of(flags);
-  const ConvertOptions options = options_of(flags, to);
+  ConvertOptions options = options_of(flags, to);
   if (!fs::exists(flags.in)) refuse_value("there is no file or folder " + flags.in);
-  const Path in = find_checkpoint(flags.in);
-  if (model_kind_of_file(in) == ModelKind::mlp) {
-    print(convert_mlp(in, flags.out, mlp_options_of(flags, options), common));
+  const ModelPlace in = find_model(flags.in);
+  if (model_kind_of_file(in.path) == ModelKind::mlp) {
+    print(convert_mlp(in.path, flags.out, mlp_options_of(flags, options), common));
     return 0;
   }
+  std::unique_ptr<Progress> progress;
+  options.progress = [&](std::uint64_t done, std::uint64_t total) {
+    if (!progress) progress = std::make_unique<Progress>(common.progress, "convert", "values", 0, total);
+    progress->update(done);
+  };
   const Conversion conversion = convert_model(in, flags.out, options);
+  if (progress) progress->finish();
   print(common.json ? json_line(as_json(flags, to, conversion)) : as_text(flags, conversion));
   return 0;
 }
@@ -122,7 +136,11 @@ int run(const ConvertFlags& flags, const CommonOptions& common) {
 void add_convert_command(CLI::App& app, CommandLine& line) {
   auto flags = std::make_shared<ConvertFlags>();
   CLI::App* command = app.add_subcommand("convert", "change the form of a model, or round its weights");
-  command->add_option("IN", flags->in, "a .samba file, a legacy JSON checkpoint, a run folder or a safetensors folder")
+  command
+      ->add_option(
+          "IN", flags->in,
+          "a .samba file, a legacy JSON checkpoint, a run folder, a GGUF file, or a folder of safetensors: of samba, "
+          "Hugging Face transformers or mamba_ssm")
       ->required();
   command->add_option("OUT", flags->out, "the file or folder to write")->required();
   command
@@ -136,6 +154,8 @@ void add_convert_command(CLI::App& app, CommandLine& line) {
   command->add_option("--codec", flags->codec, "none, or zstd: compress the tensors of a samba.stack.v1 file")
       ->check(CLI::IsMember({"none", "zstd"}))
       ->capture_default_str();
+  command->add_option("--model-type", flags->model_type,
+                      "with --to safetensors: the model_type of transformers to write, where several would do");
   command->add_flag("--dry-run", flags->dry_run, "check and print what would be mapped, write nothing");
   line.on(command, "samba convert runs/first model-folder --to safetensors",
           [flags, &line] { return run(*flags, line.common); });

@@ -8,8 +8,13 @@
 #include "samba/convert/foreign_config.h"
 #include "samba/convert/mamba_ssm_config.h"
 #include "samba/core/error.h"
+#include "samba/core/json_fields.h"
+#include "samba/formats/safetensors.h"
+#include "samba/formats/stack_weight.h"
 #include "samba/numerics/half.h"
 #include "samba/numerics/low_bit.h"
+#include "samba/train/model_folder.h"
+#include "samba/train/stack_checkpoint.h"
 
 namespace samba {
 
@@ -170,12 +175,60 @@ OpenModel open_folder(const Path& folder, ModelForm form, json description, cons
 
 }  // namespace
 
-OpenModel open_huggingface_folder(const Path& folder) {
+namespace {
+
+// The state under "samba" of a folder that samba wrote; its configuration must be that of the other fields.
+void read_state(OpenModel& model, const StackConfig& described, Reading reading) {
+  const Path path = model.path / "config.json";
+  const Path optimizer = model.path / "optimizer.safetensors";
+  const json& own = model.description["samba"];
+  const JsonFields fields(own, path.string() + ": /samba", {"format", "state"});
+  fields.required("format");
+  fields.choice("format", "", {kFolderFormat});
+  const bool moments = fs::exists(optimizer);
+  std::vector<DType> formats;
+  for (const ModelTensor& tensor : model.tensors) formats.push_back(stored_dtype(tensor.format));
+  model.state = read_folder_state(fields.required("state"), path.string(), reading, formats, moments);
+  const std::string difference = first_config_difference(described, model.state.config);
+  if (!difference.empty()) {
+    refuse_corrupt("folder",
+                   path.string() + ": /samba/state/config is another model than the other fields: " + difference);
+  }
+  model.trainable = moments;
+  if (moments) model.file_bytes += fs::file_size(optimizer);
+  if (!model.state.training) return;
+  const auto file = std::make_shared<const MappedFile>(optimizer);
+  ConstArrayMap stored = index_safetensors(file->bytes(), optimizer.string()).tensors;
+  for (const MomentSpec& spec : moment_specs(Registry(model.state.config), model.state.training->optimizer.kind)) {
+    const auto found = stored.find(spec.name);
+    if (found == stored.end() || found->second.dtype != spec.dtype || found->second.shape != spec.shape) {
+      refuse_corrupt("folder", optimizer.string() + ": the tensor " + spec.name + " must be there as " +
+                                   std::string(dtype_name(spec.dtype)) + " " + shape_text(spec.shape));
+    }
+    const ConstArray view = found->second;
+    model.moments.push_back({spec.name, spec.shape, "optimizer.safetensors/" + spec.name,
+                             std::string(dtype_name(spec.dtype)), WeightFormat::float32, std::nullopt, [file, view] {
+                               Array array(view.dtype, view.shape);
+                               if (array.byte_size() > 0) std::memcpy(array.data(), view.data, array.byte_size());
+                               return Weight(std::move(array));
+                             }});
+    stored.erase(found);
+  }
+  if (!stored.empty()) {
+    refuse_corrupt("folder", optimizer.string() + ": the tensor " + stored.begin()->first + " is none of this model");
+  }
+}
+
+}  // namespace
+
+OpenModel open_huggingface_folder(const Path& folder, Reading reading) {
   json description = read_folder_config(folder);
   const HuggingFaceConfig config = parse_huggingface_config(description, (folder / "config.json").string());
-  return open_folder(
-      folder, ModelForm::huggingface_folder, std::move(description), config.stack,
-      [&](const ParameterTensor& tensor) { return huggingface_part(config.type, config.stack, tensor); });
+  OpenModel model =
+      open_folder(folder, ModelForm::huggingface_folder, std::move(description), config.stack,
+                  [&](const ParameterTensor& tensor) { return huggingface_part(config.type, config.stack, tensor); });
+  if (model.description.contains("samba")) read_state(model, config.stack, reading);
+  return model;
 }
 
 OpenModel open_mamba_ssm_folder(const Path& folder) {

@@ -13,7 +13,9 @@ namespace samba {
 nlohmann::json read_folder_config(const Path& folder);
 
 // Refusals: parse_huggingface_config, open_tensor_files, take_tensors.
-OpenModel open_huggingface_folder(const Path& folder);
+// A folder that samba wrote tells its state (optimizer, schedule, step) under "samba"; its moments, which `everything`
+// reads, are in optimizer.safetensors.
+OpenModel open_huggingface_folder(const Path& folder, Reading reading);
 OpenModel open_mamba_ssm_folder(const Path& folder);
 
 // The tensors of the registry out of those of the files. float32 tensors and bfloat16 matrices are views; bfloat16

@@ -1,13 +1,11 @@
 #include "samba/convert/model_source.h"
 
-#include <utility>
-
 #include "samba/convert/folder_model.h"
 #include "samba/convert/mamba_ssm_config.h"
+#include "samba/convert/own_model.h"
 #include "samba/core/error.h"
 #include "samba/formats/gguf_metadata.h"
 #include "samba/formats/stack_archive.h"
-#include "samba/formats/stack_weight.h"
 #include "samba/train/checkpoint.h"
 #include "samba/train/model_folder.h"
 #include "samba/train/run_folder.h"
@@ -17,35 +15,6 @@ namespace samba {
 namespace {
 
 namespace fs = std::filesystem;
-
-// samba's own forms, whole in memory and verified.
-OpenModel open_own(const ModelPlace& place, Reading reading) {
-  const auto stored = std::make_shared<StoredModel>(read_model(place.path, reading));
-  OpenModel model;
-  model.form = stored->form;
-  model.path = place.path;
-  model.file_bytes = stored->file_bytes;
-  model.description = stored->description;
-  model.state = stored->state;
-  model.trainable = stored->trainable;
-  for (const StackTensor& tensor : stored->tensors) {
-    const Weight& weight = stored->weights.at(tensor.name);
-    model.tensors.push_back({tensor.name, tensor.shape, tensor.name, std::string(dtype_name(tensor.dtype)),
-                             weight.format(), weight.view(), [&weight] { return weight; }});
-  }
-  for (const std::string& name : moment_names(*stored)) {
-    const Array& array = stored->moments.at(name);
-    model.moments.push_back({name,
-                             array.shape(),
-                             name,
-                             std::string(dtype_name(array.dtype())),
-                             WeightFormat::float32,
-                             ConstWeight(array),
-                             {}});
-  }
-  model.keeper = stored;
-  return model;
-}
 
 }  // namespace
 
@@ -75,8 +44,8 @@ ModelPlace find_model(const Path& path) {
 }
 
 OpenModel open_model(const ModelPlace& place, Reading reading) {
-  if (is_own_form(place.form)) return open_own(place, reading);
-  if (place.form == ModelForm::huggingface_folder) return open_huggingface_folder(place.path);
+  if (is_own_form(place.form)) return open_own_model(place.form, place.path, reading);
+  if (place.form == ModelForm::huggingface_folder) return open_huggingface_folder(place.path, reading);
   if (place.form == ModelForm::mamba_ssm_folder) return open_mamba_ssm_folder(place.path);
   refuse_unsupported(place.path.string() + " is a model of the form " + std::string(model_form_name(place.form)) +
                      "; this build of samba reads the forms of samba alone");

@@ -58,10 +58,7 @@ StoredModel stored_model(const OpenModel& model) {
     stored.weights.emplace(tensor.name, std::move(weight));
   }
   for (const ModelTensor& moment : model.moments) {
-    const ConstArray view = moment.view->array();
-    Array array(view.dtype, view.shape);
-    std::memcpy(array.data(), view.data, array.byte_size());
-    stored.moments.emplace(moment.name, std::move(array));
+    stored.moments.emplace(moment.name, moment.load().array());
   }
   return stored;
 }

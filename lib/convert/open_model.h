@@ -44,7 +44,7 @@ struct OpenModel {
   ModelState state;
   bool trainable = false;              // the files hold what training needs, whether it was asked for or not
   std::vector<ModelTensor> tensors;    // the parameters in registry order
-  std::vector<ModelTensor> moments;    // in the order of a file; dtypes float32 and int32, always with a view
+  std::vector<ModelTensor> moments;    // in the order of a file; float32 and int32
   std::vector<Path> companions;        // tokenizer and generation files that go with the model
   std::shared_ptr<const void> keeper;  // of what the views see
 };

@@ -19,8 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr const char* kFormat = "samba.folder.v1";
-
 [[noreturn]] void refuse(const Path& path, const std::string& reason) {
   refuse_corrupt("folder", path.string() + ": " + reason);
 }
@@ -28,35 +26,13 @@ constexpr const char* kFormat = "samba.folder.v1";
 Json read_description(const Path& path) {
   const Json description = parse_json(read_file(path), path.string());
   if (description.is_object() && !description.contains("format")) {
-    refuse_value(path.string() + ": there is no key format, so this is no " + kFormat +
+    refuse_value(path.string() + ": there is no key format, so this is no " + kFolderFormat +
                  " folder; folders of other programs are not read");
   }
   const JsonFields fields(description, path.string(), {"format", "model_type", "state"});
   fields.required("format");
-  fields.choice("format", "", {kFormat});
+  fields.choice("format", "", {kFolderFormat});
   return fields.required("state");
-}
-
-// The state of either form. `formats`: the dtypes of the weights.
-ModelState read_state(const Json& state, const std::string& source, Reading reading, std::span<const DType> formats,
-                      bool moments) {
-  const bool everything = reading == Reading::everything;
-  if (state.is_object() && state.value("schema", Json()) == kStackStateSchema) {
-    const StackStateFault fault = find_stack_state_fault(state, formats, moments);
-    if (!fault.error_class.empty()) refuse_corrupt(fault.error_class, source + ": " + fault.reason);
-    return parse_stack_state(state, source, everything);
-  }
-  ModelState parsed;
-  parsed.config = parse_state_config(state, source);
-  parse_state_registry(state, *parsed.config.samba, source);
-  check_state_metadata(state, source);
-  if (!moments) refuse(source, "the model is in training, but there is no file optimizer.safetensors");
-  for (const DType dtype : formats) {
-    if (dtype != DType::float32) refuse(source, "a model in training has float32 weights");
-  }
-  parsed.step = state["t"].get<Index>();
-  if (everything) parsed.training = parse_training_state(state, source);
-  return parsed;
 }
 
 // The weights of the file by registry name, checked against the registry.
@@ -162,6 +138,32 @@ bool is_model_folder(const Path& folder) {
   return fs::is_directory(folder) && fs::exists(folder / "model.safetensors");
 }
 
+ModelState read_folder_state(const Json& state, const std::string& source, Reading reading,
+                             std::span<const DType> formats, bool moments) {
+  const bool everything = reading == Reading::everything;
+  if (state.is_object() && state.value("schema", Json()) == kStackStateSchema) {
+    const StackStateFault fault = find_stack_state_fault(state, formats, moments);
+    if (!fault.error_class.empty()) refuse_corrupt(fault.error_class, source + ": " + fault.reason);
+    return parse_stack_state(state, source, everything);
+  }
+  ModelState parsed;
+  parsed.config = parse_state_config(state, source);
+  parse_state_registry(state, *parsed.config.samba, source);
+  check_state_metadata(state, source);
+  if (!moments) refuse(source, "the model is in training, but there is no file optimizer.safetensors");
+  for (const DType dtype : formats) {
+    if (dtype != DType::float32) refuse(source, "a model in training has float32 weights");
+  }
+  parsed.step = state["t"].get<Index>();
+  if (everything) parsed.training = parse_training_state(state, source);
+  return parsed;
+}
+
+Json folder_state_json(const ModelState& state, WeightFormat format) {
+  const bool samba = fits_samba_archive(state) && format == WeightFormat::float32;
+  return samba ? samba_state_json(state) : stack_state_json(state, format);
+}
+
 StoredModel read_model_folder(const Path& folder, Reading reading) {
   const Path config_path = folder / "config.json";
   const Path model_path = folder / "model.safetensors";
@@ -180,7 +182,7 @@ StoredModel read_model_folder(const Path& folder, Reading reading) {
       if (array.dtype() == DType::uint16) formats.push_back(DType::bfloat16);
       if (array.dtype() == DType::int8) formats.push_back(DType::int8);
     }
-    model.state = read_state(state, source, reading, formats, moments);
+    model.state = read_folder_state(state, source, reading, formats, moments);
     model.weights = take_weights(file, model_path, Registry(model.state.config));
   }
   const Registry registry(model.state.config);
@@ -210,22 +212,6 @@ void write_new_folder(const Path& folder, const std::function<void(const Path&)>
   StagingFolder staging(target);
   fill(staging.path());
   staging.move_to(target);
-}
-
-void write_model_folder(const StoredModel& model, const Path& folder) {
-  const bool samba = file_form(model) == ModelForm::samba_archive;
-  write_new_folder(folder, [&](const Path& place) {
-    write_safetensors(place / "model.safetensors", stored_arrays(ConstWeightMap(model.weights)), {{"format", kFormat}});
-    if (model.state.training) {
-      write_safetensors(place / "optimizer.safetensors", ConstArrayMap(model.moments.begin(), model.moments.end()),
-                        {{"format", kFormat}});
-    }
-    nlohmann::ordered_json description;
-    description["format"] = kFormat;
-    description["model_type"] = "samba";
-    description["state"] = samba ? samba_state_json(model.state) : stack_state_json(model.state, model.format());
-    write_file_atomically(place / "config.json", description.dump(2) + "\n");
-  });
 }
 
 std::unique_ptr<SambaStack> load_folder_for_inference(Executor& executor, const Path& folder) {

@@ -8,6 +8,8 @@
 
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 
 #include "samba/core/files.h"
@@ -24,12 +26,19 @@ bool is_model_folder(const Path& folder);
 // (Error(corrupt)); the message names it.
 StoredModel read_model_folder(const Path& folder, Reading reading);
 
-// `folder` must not exist, or be empty: check_new_folder. It appears whole or not at all.
-void write_model_folder(const StoredModel& model, const Path& folder);
-// Error(value) for a folder that cannot be written.
+inline constexpr const char* kFolderFormat = "samba.folder.v1";
+
+// Error(value) for a folder that cannot be written: one that is there and not empty.
 void check_new_folder(const Path& folder);
 // Makes a folder that appears whole or not at all: `fill` writes its files to the path it is given.
 void write_new_folder(const Path& folder, const std::function<void(const Path&)>& fill);
+
+// The state of a folder's config.json, in either of its forms, checked. `formats`: the packed dtypes of the weights;
+// `moments`: whether there is a file optimizer.safetensors.
+ModelState read_folder_state(const nlohmann::json& state, const std::string& source, Reading reading,
+                             std::span<const DType> formats, bool moments);
+// What such a config.json tells of a model whose weights have this format.
+nlohmann::json folder_state_json(const ModelState& state, WeightFormat format);
 
 std::unique_ptr<SambaStack> load_folder_for_inference(Executor& executor, const Path& folder);
 

@@ -1,0 +1,217 @@
+#include "samba/convert/convert.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "samba/convert/folder_writer.h"
+#include "samba/core/error.h"
+#include "samba/formats/stack_weight.h"
+#include "samba/numerics/float32.h"
+#include "samba/numerics/low_bit.h"
+#include "samba/train/model_folder.h"
+
+namespace samba {
+
+namespace {
+
+bool is_storable(WeightFormat format) {
+  return format == WeightFormat::float32 || format == WeightFormat::bfloat16 || format == WeightFormat::int8;
+}
+
+// One conversion: what is read, how it is changed, where it goes.
+class Converter {
+ public:
+  Converter(const ModelPlace& in, const Path& out, const ConvertOptions& options)
+      : out_(out),
+        options_(options),
+        packs_(options.format && *options.format != WeightFormat::float32),
+        model_(open_model(in, packs_ ? Reading::inference : Reading::everything)) {}
+
+  Conversion run() {
+    plan();
+    for (std::size_t i = 0; i < model_.tensors.size(); ++i) check(i);
+    for (const ModelTensor& moment : model_.moments) {
+      moment.load();
+      advance(moment.shape);
+    }
+    list_moments();
+    if (!options_.dry_run) write();
+    return std::move(result_);
+  }
+
+ private:
+  void plan() {
+    result_.from = model_.form;
+    result_.drops_training = packs_ && model_.trainable;
+    std::set<std::string> dtypes;
+    for (const ModelTensor& tensor : model_.tensors) {
+      dtypes.insert(tensor.dtype);
+      const WeightFormat format = format_written(tensor);
+      if (format != WeightFormat::float32) result_.to_format = format;
+      total_ += static_cast<std::uint64_t>(element_count(tensor.shape));
+    }
+    for (const ModelTensor& moment : model_.moments) total_ += static_cast<std::uint64_t>(element_count(moment.shape));
+    if (dtypes.size() > 1 && result_.to_format != WeightFormat::float32) dtypes.erase("float32");  // the vectors
+    for (const std::string& dtype : dtypes) result_.from_dtypes += (result_.from_dtypes.empty() ? "" : ", ") + dtype;
+    if (options_.target == ConvertTarget::folder) {
+      folder_ = plan_folder(
+          model_, result_.to_format, [this](const ModelTensor& tensor) { return format_written(tensor); },
+          options_.model_type);
+      if (folder_.type) result_.model_type = huggingface_type_name(*folder_.type);
+      result_.no_model_type = folder_.why_none;
+      result_.to = folder_.type ? ModelForm::huggingface_folder : ModelForm::folder;
+      for (const Path& file : model_.companions) result_.copied.push_back(file.filename().string());
+      return;
+    }
+    const bool archive = fits_samba_archive(model_.state) && result_.to_format == WeightFormat::float32 &&
+                         options_.codec == TensorCodec::none;
+    result_.to = archive ? ModelForm::samba_archive : ModelForm::stack_archive;
+  }
+
+  // Only matrices are packed; what samba's files do not hold is expanded.
+  WeightFormat format_written(const ModelTensor& tensor) const {
+    if (tensor.shape.size() != 2) return WeightFormat::float32;
+    if (options_.format) return *options_.format;
+    return is_storable(tensor.format) ? tensor.format : WeightFormat::float32;
+  }
+
+  Weight read(const ModelTensor& tensor) const {
+    Weight weight = tensor.load();
+    const WeightFormat format = format_written(tensor);
+    if (weight.format() == format) return weight;
+    return pack_one(weight, format, tensor.name);
+  }
+
+  // Reads a tensor, refuses values that are not finite, and lists it.
+  void check(std::size_t index) {
+    const ModelTensor& tensor = model_.tensors[index];
+    const Weight before = tensor.load();
+    const Array old_values = expand(before.view());
+    refuse_non_finite(tensor, old_values);
+    const WeightFormat format = format_written(tensor);
+    std::optional<double> error;
+    if (before.format() != format) {
+      const double largest = rounding_error(tensor, old_values, pack_one(before, format, tensor.name));
+      if (is_storable(before.format())) error = largest;  // others are expanded, which is exact
+    }
+    if (tensor.shape.size() != 2 && is_narrow(old_values)) narrow_.push_back(tensor.name);
+    const bool folder = options_.target == ConvertTarget::folder;
+    result_.tensors.push_back({tensor.source,
+                               folder ? folder_place(folder_, model_, tensor) : "parameters/" + tensor.name,
+                               tensor.shape, std::string(weight_format_name(format)), error});
+    advance(tensor.shape);
+  }
+
+  static void refuse_non_finite(const ModelTensor& tensor, const Array& values) {
+    for (std::size_t i = 0; i < values.floats().size(); ++i) {
+      if (is_finite(values.floats()[i])) continue;
+      refuse_corrupt("weights_finite",
+                     tensor.source + ": element " + std::to_string(i) + " of " + tensor.name + " is not finite");
+    }
+  }
+
+  static bool is_narrow(const Array& values) {
+    return std::all_of(values.floats().begin(), values.floats().end(),
+                       [](float value) { return (to_bits(value) & 0xFFFFU) == 0; });
+  }
+
+  static double rounding_error(const ModelTensor& tensor, const Array& before, const Weight& weight) {
+    const Array after = expand(weight.view());
+    double largest = 0.0;
+    for (std::size_t i = 0; i < after.floats().size(); ++i) {
+      const float value = after.floats()[i];
+      if (!is_finite(value)) {
+        refuse_value("--dtype " + std::string(weight_format_name(weight.format())) + ": element " + std::to_string(i) +
+                     " of " + tensor.name + " is " + std::to_string(before.floats()[i]) + ", which rounds to infinity");
+      }
+      largest = std::max(largest, std::fabs(static_cast<double>(value) - static_cast<double>(before.floats()[i])));
+    }
+    return largest;
+  }
+
+  void list_moments() {
+    for (const ModelTensor& moment : model_.moments) {
+      result_.tensors.push_back({moment.source, moment_place(moment.name), moment.shape, moment.dtype, std::nullopt});
+    }
+  }
+
+  std::string moment_place(const std::string& name) const {
+    if (options_.target == ConvertTarget::folder) return "optimizer.safetensors/" + name;
+    if (result_.to == ModelForm::stack_archive) return "moments/" + name;
+    const std::size_t point = name.find('.');  // the archive's arrays hold the moments of all parameters
+    return point == std::string::npos ? name : name.substr(0, point) + "/" + name.substr(point + 1);
+  }
+
+  // Half of the work is checking, half is writing.
+  void advance(const Shape& shape) {
+    done_ += static_cast<std::uint64_t>(element_count(shape));
+    if (options_.progress) options_.progress(done_, options_.dry_run ? total_ : 2 * total_);
+  }
+
+  void write() {
+    if (options_.target == ConvertTarget::folder) {
+      const auto reader = [this](const ModelTensor& tensor) { return read(tensor); };
+      if (result_.to_format != WeightFormat::bfloat16) narrow_.clear();
+      std::sort(narrow_.begin(), narrow_.end());
+      write_new_folder(out_, [&](const Path& place) {
+        write_folder(folder_, model_, reader, narrow_, place, [](std::uint64_t) {});
+      });
+    } else if (result_.to == ModelForm::samba_archive) {
+      write_model_file(stored_model(model_), out_);
+    } else {
+      write_stack();
+    }
+    if (options_.progress) options_.progress(2 * total_, 2 * total_);
+  }
+
+  void write_stack() {
+    std::vector<StackTensorSource> parameters, moments;
+    for (const ModelTensor& tensor : model_.tensors) {
+      parameters.push_back(
+          {tensor.name, stored_dtype(format_written(tensor)), tensor.shape, [this, &tensor](std::span<std::byte> raw) {
+             const Weight weight = read(tensor);
+             stack_tensor_source(tensor.name, weight.view()).read(raw);
+           }});
+    }
+    for (const ModelTensor& moment : model_.moments) {
+      const DType dtype = moment.dtype == dtype_name(DType::int32) ? DType::int32 : DType::float32;
+      moments.push_back({moment.name, dtype, moment.shape, [&moment](std::span<std::byte> raw) {
+                           const Weight weight = moment.load();
+                           std::memcpy(raw.data(), weight.array().data(), raw.size());
+                         }});
+    }
+    write_stack_archive(out_, stack_state_json(model_.state, result_.to_format), parameters, moments, options_.codec,
+                        [this](std::uint64_t done, std::uint64_t total) {
+                          if (options_.progress && total > 0) {
+                            const double part = static_cast<double>(done) / static_cast<double>(total);
+                            options_.progress(total_ + static_cast<std::uint64_t>(part * static_cast<double>(total_)),
+                                              2 * total_);
+                          }
+                        });
+  }
+
+  const Path& out_;
+  const ConvertOptions& options_;
+  bool packs_;
+  OpenModel model_;
+  FolderPlan folder_;
+  NarrowVectors narrow_;
+  std::uint64_t done_ = 0;
+  std::uint64_t total_ = 0;
+  Conversion result_;
+};
+
+}  // namespace
+
+Conversion convert_model(const ModelPlace& in, const Path& out, const ConvertOptions& options) {
+  if (options.target == ConvertTarget::folder) check_new_folder(out);
+  if (options.target == ConvertTarget::file && std::filesystem::is_directory(out)) {
+    refuse_value("OUT " + out.string() + " is a folder; a .samba file is needed");
+  }
+  return Converter(in, out, options).run();
+}
+
+}  // namespace samba

@@ -1,0 +1,200 @@
+#include "samba/convert/folder_writer.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "samba/core/error.h"
+#include "samba/formats/safetensors.h"
+#include "samba/numerics/low_bit.h"
+#include "samba/train/model_folder.h"
+
+namespace samba {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using nlohmann::ordered_json;
+using Put = std::function<void(std::span<const std::byte>)>;
+
+std::span<const std::byte> bytes_of(const Array& array) {
+  return {static_cast<const std::byte*>(array.data()), array.byte_size()};
+}
+
+// bfloat16 bits of float32 values that it holds exactly.
+Array bits_of(const Array& values) {
+  Array bits(DType::uint16, values.shape());
+  for (std::size_t i = 0; i < values.floats().size(); ++i) {
+    bits.values<std::uint16_t>()[i] = static_cast<std::uint16_t>(to_bits(values.floats()[i]) >> 16);
+  }
+  return bits;
+}
+
+void put_as(const Weight& weight, DType dtype, const Put& put) {
+  if (dtype == DType::bfloat16) {
+    put(bytes_of(weight.is_packed() ? weight.packed().bits() : bits_of(weight.array())));
+  } else if (weight.is_packed()) {
+    put(bytes_of(expand(weight.view())));
+  } else {
+    put(bytes_of(weight.array()));
+  }
+}
+
+// The tensors of a Hugging Face folder; those that are made of several of the registry's hold them one behind the
+// other.
+class HuggingFaceTensors {
+ public:
+  HuggingFaceTensors(const FolderPlan& plan, const OpenModel& model, const WeightReader& read,
+                     const NarrowVectors& narrow) {
+    const Registry registry(model.state.config);
+    std::map<std::string, std::size_t> places;
+    for (std::size_t i = 0; i < model.tensors.size(); ++i) {
+      const ParameterTensor& target = registry.tensors()[i];
+      const TensorPart part = huggingface_part(*plan.type, model.state.config, target);
+      const auto [place, added] = places.emplace(part.tensor, tensors_.size());
+      if (added) tensors_.push_back({part.tensor, part.shape, DType::bfloat16, {}});
+      Whole& whole = tensors_[place->second];
+      const bool matrix = target.shape.size() == 2;
+      const bool small = matrix ? plan.format_of(model.tensors[i]) == WeightFormat::bfloat16
+                                : std::binary_search(narrow.begin(), narrow.end(), target.name);
+      if (!small) whole.dtype = DType::float32;
+      whole.parts.emplace_back(part.first_row, &model.tensors[i]);
+    }
+    for (Whole& whole : tensors_) std::sort(whole.parts.begin(), whole.parts.end());
+    // Wide values first: every tensor then begins at a multiple of its width.
+    std::stable_sort(tensors_.begin(), tensors_.end(),
+                     [](const Whole& a, const Whole& b) { return dtype_size(a.dtype) > dtype_size(b.dtype); });
+    for (const Whole& whole : tensors_) {
+      sources_.push_back({whole.name, whole.dtype, whole.shape, [&whole, &read](const Put& put) {
+                            for (const auto& [row, tensor] : whole.parts) put_as(read(*tensor), whole.dtype, put);
+                          }});
+    }
+  }
+
+  std::span<const SafetensorsSource> sources() const { return sources_; }
+
+ private:
+  struct Whole {
+    std::string name;
+    Shape shape;
+    DType dtype;
+    std::vector<std::pair<Index, const ModelTensor*>> parts;
+  };
+
+  std::vector<Whole> tensors_;
+  std::vector<SafetensorsSource> sources_;
+};
+
+// samba's own names, packed weights as the arrays they are; in the order of the names.
+std::vector<SafetensorsSource> own_sources(const FolderPlan& plan, const OpenModel& model, const WeightReader& read) {
+  std::vector<SafetensorsSource> sources;
+  for (const ModelTensor& tensor : model.tensors) {
+    const WeightFormat format = plan.format_of(tensor);
+    if (format == WeightFormat::float32) {
+      sources.push_back({tensor.name, DType::float32, tensor.shape,
+                         [&](const Put& put) { put_as(read(tensor), DType::float32, put); }});
+    } else if (format == WeightFormat::bfloat16) {
+      sources.push_back({tensor.name + ".bits", DType::uint16, tensor.shape,
+                         [&](const Put& put) { put(bytes_of(read(tensor).packed().bits())); }});
+    } else {
+      sources.push_back({tensor.name + ".codes", DType::int8, tensor.shape,
+                         [&](const Put& put) { put(bytes_of(read(tensor).packed().codes())); }});
+      sources.push_back({tensor.name + ".exponents", DType::int32, Shape{tensor.shape[0]},
+                         [&](const Put& put) { put(bytes_of(read(tensor).packed().exponents())); }});
+    }
+  }
+  std::sort(sources.begin(), sources.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return sources;
+}
+
+std::vector<SafetensorsSource> moment_sources(const OpenModel& model) {
+  std::vector<SafetensorsSource> sources;
+  for (const ModelTensor& moment : model.moments) {
+    const DType dtype = moment.dtype == dtype_name(DType::int32) ? DType::int32 : DType::float32;
+    sources.push_back(
+        {moment.name, dtype, moment.shape, [&moment](const Put& put) { put(bytes_of(moment.load().array())); }});
+  }
+  std::sort(sources.begin(), sources.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return sources;
+}
+
+// The first type that holds the stack; `why` keeps the reason of the first one that has its kind of layers.
+std::optional<HuggingFaceType> choose_type(const OpenModel& model, const std::string& dtype, const std::string& wanted,
+                                           ordered_json& config, std::string& why) {
+  why.clear();
+  for (const HuggingFaceType type : huggingface_types()) {
+    if (!wanted.empty() && huggingface_type_name(type) != wanted) continue;
+    std::string reason;
+    if (auto found = huggingface_config(type, model.state.config, dtype, reason)) {
+      config = std::move(*found);
+      return type;
+    }
+    if (why.empty() || why.find(" has no ") != std::string::npos) why = reason;
+  }
+  return std::nullopt;
+}
+
+void copy_token_ids(const OpenModel& model, ordered_json& config) {
+  if (model.form != ModelForm::huggingface_folder || !model.description.is_object()) return;
+  for (const char* name : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (model.description.contains(name)) config[name] = model.description[name];
+  }
+}
+
+}  // namespace
+
+FolderPlan plan_folder(const OpenModel& model, WeightFormat format, FormatOf format_of, const std::string& wanted) {
+  FolderPlan plan;
+  plan.format_of = std::move(format_of);
+  const std::string dtype(weight_format_name(format));
+  if (format == WeightFormat::float32 || format == WeightFormat::bfloat16) {
+    plan.type = choose_type(model, dtype, wanted, plan.config, plan.why_none);
+  } else {
+    plan.why_none = "transformers has no " + dtype + " weights of this kind";
+  }
+  if (!plan.type && !wanted.empty()) refuse_value("--model-type " + wanted + ": " + plan.why_none);
+  const json state = folder_state_json(model.state, format);
+  if (plan.type) {
+    copy_token_ids(model, plan.config);
+    plan.config["samba"] = {{"format", kFolderFormat}, {"state", state}};
+  } else {
+    plan.config = {{"format", kFolderFormat}, {"model_type", "samba"}, {"state", state}};
+  }
+  return plan;
+}
+
+std::string folder_place(const FolderPlan& plan, const OpenModel& model, const ModelTensor& tensor) {
+  const std::string file = "model.safetensors/";
+  if (plan.type) {
+    const Index size = element_count(tensor.shape);
+    const TensorPart part = huggingface_part(*plan.type, model.state.config, {tensor.name, tensor.shape, 0, size});
+    if (part.whole) return file + part.tensor;
+    const Index columns = element_count(part.shape) / part.shape[0];
+    return file + part.tensor + "[" + std::to_string(part.first_row) + ":" +
+           std::to_string(part.first_row + size / columns) + "]";
+  }
+  const WeightFormat format = plan.format_of(tensor);
+  if (format == WeightFormat::bfloat16) return file + tensor.name + ".bits";
+  if (format == WeightFormat::int8) return file + tensor.name + ".codes, " + tensor.name + ".exponents";
+  return file + tensor.name;
+}
+
+void write_folder(const FolderPlan& plan, const OpenModel& model, const WeightReader& read, const NarrowVectors& narrow,
+                  const Path& folder, const std::function<void(std::uint64_t)>& written) {
+  // transformers asks for the framework that wrote a file.
+  const std::map<std::string, std::string> metadata = {{"format", plan.type ? "pt" : kFolderFormat}};
+  if (plan.type) {
+    const HuggingFaceTensors tensors(plan, model, read, narrow);
+    write_safetensors_streamed(folder / "model.safetensors", tensors.sources(), metadata, written);
+  } else {
+    write_safetensors_streamed(folder / "model.safetensors", own_sources(plan, model, read), metadata, written);
+  }
+  if (model.state.training) {
+    write_safetensors_streamed(folder / "optimizer.safetensors", moment_sources(model), {{"format", kFolderFormat}});
+  }
+  for (const Path& file : model.companions) write_file_atomically(folder / file.filename(), read_file(file));
+  write_file_atomically(folder / "config.json", plan.config.dump(2) + "\n");
+}
+
+}  // namespace samba
