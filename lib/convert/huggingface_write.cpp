@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "samba/convert/foreign_config.h"
 #include "samba/convert/huggingface_config.h"
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
@@ -169,7 +170,9 @@ void write_mamba(const StackConfig& stack, Type type, ordered_json& config) {
     config["head_dim"] = 64;
     config["n_groups"] = 1;
     config["chunk_size"] = 256;
-    config["time_step_limit"] = json::array({limit(options.dt_low), limit(options.dt_high)});
+    if (options.dt_low != 0.0F || std::isfinite(options.dt_high)) {
+      config["time_step_limit"] = json::array({limit(options.dt_low), limit(options.dt_high)});
+    }
   }
   for (const char* name : {"bos_token_id", "eos_token_id", "pad_token_id"}) config[name] = nullptr;
 }
@@ -232,7 +235,8 @@ std::optional<ordered_json> huggingface_config(Type type, const StackConfig& sta
   config["torch_dtype"] = dtype;
   config["dtype"] = dtype;
   try {
-    const StackConfig again = parse_huggingface_config(json::parse(config.dump()), "config.json").stack;
+    const StackConfig again =
+        parse_huggingface_config(parse_foreign_json(config.dump(), "config.json"), "config.json").stack;
     why = first_config_difference(stack, again);
     if (why.empty()) return config;
     why = std::string(huggingface_type_name(type)) + " differs: " + why;
