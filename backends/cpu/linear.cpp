@@ -1,5 +1,7 @@
 #include "samba/backends/cpu/linear.h"
 
+#include <array>
+
 #include "samba/backends/cpu/weight_panels.h"
 
 namespace samba::cpu {
@@ -8,9 +10,8 @@ namespace {
 
 constexpr Index kFarColumns = Index{1} << 20;  // elements of A beyond which its columns are packed
 
-// y[m, n] = x[m, k] W^T
-Product weight_product(const PreparedWeight& weight, Index m, const float* x, float* y) {
-  const auto& panels = static_cast<const WeightPanels&>(weight);
+Product weight_product(const LinearTerm& term, Index m, const float* x) {
+  const auto& panels = static_cast<const WeightPanels&>(*term.weight);
   Product product;
   product.m = m;
   product.n = panels.rows();
@@ -20,7 +21,9 @@ Product weight_product(const PreparedWeight& weight, Index m, const float* x, fl
   product.format = panels.format();
   product.b = panels.cells();
   product.scales = panels.scales();
-  product.c = y;
+  product.c = term.y;
+  product.epilogue.bias = term.bias;
+  product.epilogue.residual = term.residual;
   return product;
 }
 
@@ -70,8 +73,25 @@ void LinearCpu::refresh(PreparedWeight& prepared, const WeightView& weight) {
 }
 
 void LinearCpu::linear(const PreparedWeight& weight, Index m, const float* x, float* y) {
-  const Product product = weight_product(weight, m, x, y);
+  const Product product = weight_product({&weight, y, nullptr, nullptr}, m, x);
   multiply(context_, {&product, 1});
+}
+
+void LinearCpu::linear_group(Index m, const float* x, std::span<const LinearTerm> terms) {
+  std::array<Product, kMostTerms> products;
+  for (std::size_t i = 0; i < terms.size(); ++i) products[i] = weight_product(terms[i], m, x);
+  multiply(context_, std::span(products).first(terms.size()));
+}
+
+void LinearCpu::linear_swiglu(Index m, const float* x, const LinearTerm& gate, const LinearTerm& up, float* act,
+                              float* gated) {
+  Product ups = weight_product(up, m, x);
+  ups.epilogue.gate = gate.y;
+  ups.epilogue.act = act;
+  ups.epilogue.gated = gated;
+  Product gates = weight_product(gate, m, x);
+  gates.then = &ups;
+  multiply(context_, {&gates, 1});
 }
 
 }  // namespace samba::cpu

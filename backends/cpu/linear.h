@@ -3,11 +3,11 @@
 
 #include "samba/backends/cpu/context.h"
 #include "samba/backends/cpu/gemm.h"
-#include "samba/kernels/linear.h"
+#include "samba/kernels/linear_groups.h"
 
 namespace samba::cpu {
 
-class LinearCpu final : public LinearKernels {
+class LinearCpu final : public LinearKernels, public LinearGroups {
  public:
   explicit LinearCpu(Context& context) : context_(context) {}
 
@@ -21,6 +21,10 @@ class LinearCpu final : public LinearKernels {
   void column_sum(Index rows, Index width, const float* v, float* out) override;
   float dot(Index n, const float* a, const float* b) override;
   float sum(Index n, const float* x) override;
+
+  void linear_group(Index m, const float* x, std::span<const LinearTerm> terms) override;
+  void linear_swiglu(Index m, const float* x, const LinearTerm& gate, const LinearTerm& up, float* act,
+                     float* gated) override;
 
  private:
   float* packed_b(Index count);  // kept between calls, only grows

@@ -1,4 +1,5 @@
 // Loss and gradients of a stack (spec 60 section 7).
+#include "samba/blocks/keeping_block.h"
 #include "samba/blocks/refusals.h"
 #include "samba/core/error.h"
 #include "samba/model/samba_stack_impl.h"
@@ -12,6 +13,7 @@ namespace {
 constexpr Index kMostItems = 16777216;
 constexpr Index kMostRows = 4000000;
 constexpr Index kMostDropoutOffset = 2147483647;
+constexpr Index kKeptFloats = Index{1} << 27;  // 512 MiB, the tape's default budget: what all layers together keep
 
 void check_rows(Index rows) {
   if (rows > kMostRows) {
@@ -21,22 +23,41 @@ void check_rows(Index rows) {
 
 }  // namespace
 
-std::vector<float*> SambaStack::Impl::run_layers_keeping(const std::int32_t* device_ids, Index batch, Index length,
-                                                         const DropoutKey* dropout) {
+std::vector<float*> SambaStack::Impl::take_stores(Index rows) {
+  std::vector<float*> stores(blocks.size(), nullptr);
+  Index left = kKeptFloats;
+  for (std::size_t i = blocks.size(); i-- > 0;) {
+    const auto* block = dynamic_cast<const KeepingBlock*>(blocks[i].get());
+    if (block == nullptr || block->kept_floats(rows) > left) continue;
+    left -= block->kept_floats(rows);
+    stores[i] = workspace.floats(block->kept_floats(rows));
+  }
+  return stores;
+}
+
+SambaStack::Impl::Kept SambaStack::Impl::run_layers_keeping(const std::int32_t* device_ids, Index batch, Index length,
+                                                            const DropoutKey* dropout) {
   const Index count = batch * length * config.d_model;
   const std::initializer_list<Index> shape = {batch, length, config.d_model};
-  std::vector<float*> inputs;
+  Kept kept;
+  std::vector<float*>& inputs = kept.inputs;
   for (std::size_t i = 0; i <= blocks.size(); ++i) inputs.push_back(workspace.floats(count));
+  kept.stores = take_stores(batch * length);
   embed(batch, length, device_ids, inputs[0]);
   if (dropout != nullptr) {
     executor.random().dropout(*dropout, count, inputs[0], inputs[0]);
     record("dropout", shape, inputs[0]);
   }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    blocks[i]->forward(batch, length, inputs[i], inputs[i + 1], nullptr, workspace, nullptr);
+    if (kept.stores[i] != nullptr) {
+      auto& block = dynamic_cast<KeepingBlock&>(*blocks[i]);
+      block.forward_keeping(batch, length, inputs[i], inputs[i + 1], kept.stores[i], workspace);
+    } else {
+      blocks[i]->forward(batch, length, inputs[i], inputs[i + 1], nullptr, workspace, nullptr);
+    }
     if (recorder != nullptr) record("layer" + std::to_string(i) + ".out", shape, inputs[i + 1]);
   }
-  return inputs;
+  return kept;
 }
 
 float SambaStack::Impl::cross_entropy(Index rows, const float* logits, std::span<const std::int32_t> targets,
@@ -121,19 +142,18 @@ float SambaStack::loss_and_grads_device(std::span<const std::int32_t> inputs, st
   }
   std::int32_t* device_ids = impl.workspace.ints(rows);
   executor.memory().copy_to_device(device_ids, inputs.data(), inputs.size_bytes());
-  const std::vector<float*> layer_inputs = impl.run_layers_keeping(device_ids, batch, length, drops ? &key : nullptr);
-  const Impl::Head head = impl.run_head(batch, length, layer_inputs.back(), true);
+  const Impl::Kept kept = impl.run_layers_keeping(device_ids, batch, length, drops ? &key : nullptr);
+  const Impl::Head head = impl.run_head(batch, length, kept.inputs.back(), true);
   const float divisor = static_cast<float>(items > 0 ? items : 1);
   float* d_logits = head.logits;  // in place
   const float loss = impl.cross_entropy(rows, head.logits, targets, divisor, d_logits);
   impl.record("dlogits", {batch, length, vocab}, d_logits);
-  impl.backward(device_ids, batch, length, layer_inputs, head, d_logits, drops ? &key : nullptr, gradient);
+  impl.backward(device_ids, batch, length, kept, head, d_logits, drops ? &key : nullptr, gradient);
   return loss;
 }
 
-void SambaStack::Impl::backward(const std::int32_t* device_ids, Index batch, Index length,
-                                const std::vector<float*>& layer_inputs, const Head& head_values, float* d_logits,
-                                const DropoutKey* dropout, float* gradient) {
+void SambaStack::Impl::backward(const std::int32_t* device_ids, Index batch, Index length, const Kept& kept,
+                                const Head& head_values, float* d_logits, const DropoutKey* dropout, float* gradient) {
   const Index rows = batch * length;
   const Index width = config.d_model;
   const std::initializer_list<Index> shape = {batch, length, width};
@@ -149,7 +169,7 @@ void SambaStack::Impl::backward(const std::int32_t* device_ids, Index batch, Ind
   executor.linear().gemm(Layout::tn, config.vocab, width, rows, d_logits, head_values.normed, d_head);
   record("d_norm_f_out", shape, d_hidden);
   record("d_head_weight", {config.vocab, width}, d_head);
-  final_norm_backward(rows, layer_inputs.back(), d_hidden, gradient_of(registry.final_norm()));
+  final_norm_backward(rows, kept.inputs.back(), d_hidden, gradient_of(registry.final_norm()));
   if (recorder != nullptr) record("d_layer" + std::to_string(blocks.size() - 1) + ".out", shape, d_hidden);
 
   for (std::size_t i = blocks.size(); i-- > 0;) {
@@ -157,7 +177,13 @@ void SambaStack::Impl::backward(const std::int32_t* device_ids, Index batch, Ind
     for (std::size_t j = registry.layer_first(i); j < registry.layer_first(i + 1); ++j) {
       weight_gradients.push_back(gradient_of(j));
     }
-    blocks[i]->backward(batch, length, layer_inputs[i], d_hidden, d_hidden, weight_gradients, workspace, nullptr);
+    if (kept.stores[i] != nullptr) {
+      dynamic_cast<KeepingBlock&>(*blocks[i])
+          .backward_from(batch, length, kept.inputs[i], kept.stores[i], d_hidden, d_hidden, weight_gradients, workspace,
+                         nullptr);
+    } else {
+      blocks[i]->backward(batch, length, kept.inputs[i], d_hidden, d_hidden, weight_gradients, workspace, nullptr);
+    }
     if (recorder != nullptr) record("d_layer" + std::to_string(i) + ".in", shape, d_hidden);
   }
   if (dropout != nullptr) {

@@ -43,9 +43,14 @@ struct SambaStack::Impl {
 
   // hidden: (batch * length, d_model), the output of the last layer.
   float* run_layers(std::span<const std::int32_t> ids, Index batch, Index length, SambaState* state);
-  // The same with every layer's input kept: inputs[i], and inputs[layers] the last output.
-  std::vector<float*> run_layers_keeping(const std::int32_t* device_ids, Index batch, Index length,
-                                         const DropoutKey* dropout);
+  // What a forward leaves for its gradient.
+  struct Kept {
+    std::vector<float*> inputs;  // of layer i, and behind the last one its output
+    std::vector<float*> stores;  // of layer i (KeepingBlock); null: its forward runs again in the backward
+  };
+  Kept run_layers_keeping(const std::int32_t* device_ids, Index batch, Index length, const DropoutKey* dropout);
+  // Stores for as many layers as the budget has room for, the last ones first.
+  std::vector<float*> take_stores(Index rows);
   // The rows of the embedding, scaled if the stack scales them.
   void embed(Index batch, Index length, const std::int32_t* device_ids, float* hidden);
 
@@ -65,8 +70,8 @@ struct SambaStack::Impl {
   float cross_entropy(Index rows, const float* logits, std::span<const std::int32_t> targets, float divisor,
                       float* d_logits);
   // All gradients from d_logits; `gradient`: the flat buffer, overwritten.
-  void backward(const std::int32_t* device_ids, Index batch, Index length, const std::vector<float*>& layer_inputs,
-                const Head& head_values, float* d_logits, const DropoutKey* dropout, float* gradient);
+  void backward(const std::int32_t* device_ids, Index batch, Index length, const Kept& kept, const Head& head_values,
+                float* d_logits, const DropoutKey* dropout, float* gradient);
 
   Executor& executor;
   StackConfig config;

@@ -16,9 +16,15 @@ void TransformerBlock::project_heads(const Call& call) {
   const Index rows = call.rows(), qw = options_.query_width(), kw = options_.key_width();
   float* q = call.workspace.floats(rows * qw);
   float* k = call.workspace.floats(rows * kw);
-  project(*q_proj_, W::q_bias, rows, a.norm1, q);
-  project(*k_proj_, W::k_bias, rows, a.norm1, k);
-  project(*v_proj_, W::v_bias, rows, a.norm1, a.v);
+  if (groups_ != nullptr) {
+    const LinearTerm terms[] = {term(*q_proj_, W::q_bias, q), term(*k_proj_, W::k_bias, k),
+                                term(*v_proj_, W::v_bias, a.v)};
+    groups_->linear_group(rows, a.norm1, terms);
+  } else {
+    project(*q_proj_, W::q_bias, rows, a.norm1, q);
+    project(*k_proj_, W::k_bias, rows, a.norm1, k);
+    project(*v_proj_, W::v_bias, rows, a.norm1, a.v);
+  }
   if (options_.qk_norm) {
     float* q_normed = call.workspace.floats(rows * qw);
     float* k_normed = call.workspace.floats(rows * kw);

@@ -49,6 +49,7 @@ std::vector<BlockWeights::SlotSpec> weight_slots(const TransformerOptions& optio
 TransformerBlock::TransformerBlock(Executor& executor, TransformerOptions options, std::shared_ptr<RotaryTable> rotary)
     : executor_(executor),
       options_(std::move(options)),
+      groups_(options_.fixed15() ? nullptr : dynamic_cast<LinearGroups*>(&executor.linear())),
       weight_specs_(options_.weight_specs()),
       rotary_(std::move(rotary)),
       weights_(executor, weight_slots(options_)) {
@@ -196,7 +197,7 @@ void TransformerBlock::forward_keeping(Index batch, Index length, const float* x
 void TransformerBlock::run_forward(const Call& call) {
   const Workspace::Scope scope(call.workspace);
   const TransformerActivations& a = call.a;
-  const Index rows = call.rows(), dm = options_.d_model, wide = options_.intermediate;
+  const Index rows = call.rows(), dm = options_.d_model;
   check_contractions();
   rotary_->reserve(call.first_position() + call.length);
 
@@ -206,28 +207,38 @@ void TransformerBlock::run_forward(const Call& call) {
   project_heads(call);
   attend(call);
 
-  float* projected = call.workspace.floats(rows * dm);
-  project(*o_proj_, W::o_bias, rows, a.context, projected);
-  call.record("o_proj.out", {rows, dm}, projected);
-  executor_.elementwise().add(rows * dm, call.x, projected, a.residual1);
+  project_onto(call, *o_proj_, W::o_bias, a.context, call.x, "o_proj.out", a.residual1);
   call.record("residual1.out", {rows, dm}, a.residual1);
 
   normalize(W::post_attention_norm, W::post_attention_norm_bias, rows, a.residual1, a.norm2, a.norm2_sumsq);
   call.record("norm2.sumsq", {rows}, a.norm2_sumsq);
   call.record("norm2.out", {rows, dm}, a.norm2);
-  if (options_.gated()) {
-    project(*gate_proj_, W::gate_bias, rows, a.norm2, a.gate);
-    call.record("gate_proj.out", {rows, wide}, a.gate);
+  project_wide(call);
+}
+
+void TransformerBlock::project_wide(const Call& call) {
+  const TransformerActivations& a = call.a;
+  const Index rows = call.rows();
+  const bool fused = groups_ != nullptr && options_.mlp == TransformerMlp::swiglu;
+  if (fused) {
+    groups_->linear_swiglu(rows, a.norm2, term(*gate_proj_, W::gate_bias, a.gate), term(*up_proj_, W::up_bias, a.up),
+                           a.act, a.gated);
+  } else {
+    if (options_.gated()) project(*gate_proj_, W::gate_bias, rows, a.norm2, a.gate);
+    project(*up_proj_, W::up_bias, rows, a.norm2, a.up);
   }
-  project(*up_proj_, W::up_bias, rows, a.norm2, a.up);
-  call.record("up_proj.out", {rows, wide}, a.up);
-  activate(call);
+  if (options_.gated()) call.record("gate_proj.out", {rows, options_.intermediate}, a.gate);
+  call.record("up_proj.out", {rows, options_.intermediate}, a.up);
+  if (!fused) activate(call);
+  call.record("act.out", {rows, options_.intermediate}, a.act);
+  call.record("silu.out", {rows, options_.intermediate}, a.act);  // its name in the cases of the gradient
+  if (options_.gated()) call.record("mlp.gated", {rows, options_.intermediate}, a.gated);
 }
 
 // act = F(act(F(gate))), gated = F(act * F(up)); an ungated MLP has act = F(act(F(up))) alone.
 void TransformerBlock::activate(const Call& call) {
   const TransformerActivations& a = call.a;
-  const Index rows = call.rows(), wide = options_.intermediate, n = rows * wide;
+  const Index n = call.rows() * options_.intermediate;
   ElementwiseKernels& elementwise = executor_.elementwise();
   if (options_.mlp == TransformerMlp::swiglu) {
     elementwise.swiglu_forward(n, a.gate, a.up, a.act, a.gated);
@@ -237,18 +248,27 @@ void TransformerBlock::activate(const Call& call) {
     elementwise.unary(function, n, options_.gated() ? a.gate : a.up, a.act);
     if (options_.gated()) elementwise.binary(BinaryFunction::mul, n, a.act, a.up, a.gated);
   }
-  call.record("act.out", {rows, wide}, a.act);
-  call.record("silu.out", {rows, wide}, a.act);  // its name in the cases of the gradient
-  if (options_.gated()) call.record("mlp.gated", {rows, wide}, a.gated);
 }
 
 void TransformerBlock::finish_forward(const Call& call, float* y) {
-  const Workspace::Scope scope(call.workspace);
+  project_onto(call, *down_proj_, W::down_bias, options_.gated() ? call.a.gated : call.a.act, call.a.residual1,
+               "down_proj.out", y);
+}
+
+void TransformerBlock::project_onto(const Call& call, const PreparedWeight& prepared, W bias, const float* x,
+                                    const float* residual, std::string_view stage, float* y) {
   const Index rows = call.rows(), dm = options_.d_model;
-  float* down = call.workspace.floats(rows * dm);
-  project(*down_proj_, W::down_bias, rows, options_.gated() ? call.a.gated : call.a.act, down);
-  call.record("down_proj.out", {rows, dm}, down);
-  executor_.elementwise().add(rows * dm, call.a.residual1, down, y);
+  if (groups_ != nullptr && call.stages == nullptr) {
+    LinearTerm sum = term(prepared, bias, y);
+    sum.residual = residual;
+    groups_->linear_group(rows, x, {&sum, 1});
+    return;
+  }
+  const Workspace::Scope scope(call.workspace);
+  float* projected = call.workspace.floats(rows * dm);
+  project(prepared, bias, rows, x, projected);
+  call.record(stage, {rows, dm}, projected);
+  executor_.elementwise().add(rows * dm, residual, projected, y);
 }
 
 void TransformerBlock::normalize(W scale, W bias, Index rows, const float* x, float* y, float* sumsq) {

@@ -4,11 +4,12 @@
 #include <array>
 #include <memory>
 
-#include "samba/blocks/block.h"
 #include "samba/blocks/block_weights.h"
+#include "samba/blocks/keeping_block.h"
 #include "samba/blocks/rotary_table.h"
 #include "samba/blocks/transformer/transformer_options.h"
 #include "samba/blocks/transformer/transformer_state.h"
+#include "samba/kernels/linear_groups.h"
 
 namespace samba {
 
@@ -29,7 +30,7 @@ struct TransformerActivations {
   float* gated = nullptr;  // null in an ungated MLP
 };
 
-class TransformerBlock final : public Block {
+class TransformerBlock final : public KeepingBlock {
  public:
   // Layers of equal rotary options can share a table; null: the block makes its own.
   TransformerBlock(Executor& executor, TransformerOptions options, std::shared_ptr<RotaryTable> rotary = nullptr);
@@ -54,11 +55,11 @@ class TransformerBlock final : public Block {
   void backward(Index batch, Index length, const float* x, const float* dy, float* dx,
                 std::span<float* const> weight_gradients, Workspace& workspace, StageRecorder* stages) override;
 
-  // The same gradient in two calls, with the activations kept between them in `store` (kept_floats(batch * length)).
-  Index kept_floats(Index rows) const;
-  void forward_keeping(Index batch, Index length, const float* x, float* y, float* store, Workspace& workspace);
+  Index kept_floats(Index rows) const override;
+  void forward_keeping(Index batch, Index length, const float* x, float* y, float* store,
+                       Workspace& workspace) override;
   void backward_from(Index batch, Index length, const float* x, float* store, const float* dy, float* dx,
-                     std::span<float* const> weight_gradients, Workspace& workspace, StageRecorder* stages);
+                     std::span<float* const> weight_gradients, Workspace& workspace, StageRecorder* stages) override;
 
  private:
   struct Call;      // the arguments of one forward
@@ -88,6 +89,15 @@ class TransformerBlock final : public Block {
   void normalize(TransformerWeight scale, TransformerWeight bias, Index rows, const float* x, float* y, float* sumsq);
   void normalize_heads(TransformerWeight scale, Index heads, const float* x, float* y);
   void project(const PreparedWeight& prepared, TransformerWeight bias, Index rows, const float* x, float* y);
+  // y = residual + projection; stages hear of the projection as `stage`.
+  void project_onto(const Call& call, const PreparedWeight& prepared, TransformerWeight bias, const float* x,
+                    const float* residual, std::string_view stage, float* y);
+  // gate, up, act and gated of the call.
+  void project_wide(const Call& call);
+  // Of a weight that the block has: its product, with a bias where there is one.
+  LinearTerm term(const PreparedWeight& prepared, TransformerWeight bias, float* y) const {
+    return {&prepared, y, options_.has(bias) ? weight(bias) : nullptr, nullptr};
+  }
 
   void mlp_backward(const Gradient& gradient, float* d_norm2);
   void attention_backward(const Gradient& gradient, const float* d_residual, float* d_norm1);
@@ -95,6 +105,7 @@ class TransformerBlock final : public Block {
 
   Executor& executor_;
   TransformerOptions options_;
+  LinearGroups* groups_;  // null: the executor offers none, or the products are not float32 ones
   std::vector<WeightSpec> weight_specs_;
   std::shared_ptr<RotaryTable> rotary_;
   BlockWeights weights_;
