@@ -92,7 +92,10 @@ void add_bench_command(CLI::App& app, CommandLine& line) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* command = app.add_subcommand("bench", "measure kernels and models against the limits of this machine");
   command->add_option("ROW", flags->rows, "rows to measure: names, or parts of names (decode, llama_28m/1t)");
-  command->add_option("--shapes", flags->shapes, "files or folders that define the rows (default: the program's own)");
+  command
+      ->add_option("--shapes", flags->shapes,
+                   "a file or folder that defines the rows (default: the program's own); repeatable")
+      ->allow_extra_args(false);
   command->add_flag("--quick", flags->quick, "a few rows, within a minute");
   command->add_option("--repeat", flags->repeat, "repetitions of each row after a warm-up")
       ->check(CLI::Range(1, 1000))

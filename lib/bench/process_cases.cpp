@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kMebibyte = 1024.0 * 1024.0;
 constexpr Index kMostTokens = 4096;
-const std::string kPrompt = "5,17,3,2";
+const std::string kPrompt = "1,0,1,1";  // ids that every vocabulary has
 constexpr Index kPromptTokens = 4;
 
 class TemporaryModel {
