@@ -8,6 +8,8 @@
 #define HWY_TARGET_INCLUDE "samba/backends/cpu/attention_forward.cpp"
 #include <hwy/foreach_target.h>  // first of all, it includes this file again for every target
 
+#include <hwy/cache_control.h>
+
 #include "samba/backends/cpu/attention_softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -32,6 +34,15 @@ struct RowMap {
   Index stage_row(Index row) const { return (batch_row * shape.n_heads + head(row)) * shape.queries + query(row); }
 };
 
+// Fetches the rows [first, first + count) that lie in the span. In a decode step the products of a layer have driven
+// them out of the caches, and a panel is filled from many rows at once, which no hardware foresees.
+HWY_INLINE void fetch_rows(const Rows& rows, Index first, Index count, Index span, Index depth) {
+  constexpr Index kLineFloats = 16;
+  for (Index row = first; row < std::min(first + count, span); ++row) {
+    for (Index i = 0; i < depth; i += kLineFloats) hwy::Prefetch(rows[row] + i);
+  }
+}
+
 // The scores of few rows, cells[row][padded], tile by tile of kBlockRows keys.
 void score_few(const AttentionShape& shape, const RowMap& map, const float* q, const KeyValueView& view,
                Index first_row, Index rows, float* panel, float* cells, Index padded) {
@@ -44,7 +55,9 @@ void score_few(const AttentionShape& shape, const RowMap& map, const float* q, c
   const Rows keys = span_rows(shape, view, view.keys, map.batch_row, map.kv_head);
   const float scale = samba::elementary::rsqrt(static_cast<float>(shape.head_dim));
   const Index span = shape.keys();
+  fetch_rows(keys, 0, kBlockRows, span, shape.head_dim);
   for (Index key = 0; key < span; key += kBlockRows) {
+    fetch_rows(keys, key + kBlockRows, kBlockRows, span, shape.head_dim);
     const float* pointers[static_cast<std::size_t>(kBlockRows)];
     for (Index i = 0; i < kBlockRows; ++i) pointers[i] = keys[std::min(key + i, span - 1)];
     fill_panel(pointers, shape.head_dim, panel);
@@ -167,6 +180,15 @@ void sum_values_few(const AttentionShape& shape, const RowMap& map, const KeyVal
   }
 }
 
+// The largest magnitude of the keys of one KV head, as bits.
+std::uint32_t attention_key_peak(const AttentionShape& shape, const KeyValueView& view, Index batch_row,
+                                 Index kv_head) {
+  const Rows keys = span_rows(shape, view, view.keys, batch_row, kv_head);
+  std::uint32_t found = 0;
+  for (Index key = 0; key < shape.keys(); ++key) found = peak(keys[key], shape.head_dim, found);
+  return found;
+}
+
 Index attention_few_rows() { return kFewRows; }
 Index attention_block_rows() { return kBlockRows; }
 
@@ -258,6 +280,7 @@ using attention::attention_block_scratch;
 using attention::attention_few;
 using attention::attention_few_rows;
 using attention::attention_few_scratch;
+using attention::attention_key_peak;
 
 }  // namespace samba::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -276,6 +299,7 @@ HWY_EXPORT(attention_block_scratch);
 HWY_EXPORT(attention_few);
 HWY_EXPORT(attention_few_rows);
 HWY_EXPORT(attention_few_scratch);
+HWY_EXPORT(attention_key_peak);
 
 namespace {
 
@@ -292,12 +316,8 @@ void AttentionCpu::find_key_peaks(const AttentionShape& shape, const KeyValueVie
   key_peaks_.assign(static_cast<std::size_t>(heads), 0);
   context_.parallel(heads, attention_grain(shape.keys() * shape.head_dim / 8), [&](Index first, Index last, int) {
     for (Index i = first; i < last; ++i) {
-      std::uint32_t found = 0;
-      for (Index p = shape.first_key(); p < shape.first_key() + shape.keys(); ++p) {
-        const float* key = view.keys + view.row(i / shape.n_kv_heads, i % shape.n_kv_heads, p);
-        for (Index d = 0; d < shape.head_dim; ++d) found = std::max(found, to_bits(key[d]) & ~kSignBit);
-      }
-      key_peaks_[static_cast<std::size_t>(i)] = found;
+      key_peaks_[static_cast<std::size_t>(i)] =
+          SAMBA_CPU_KERNEL(context_, attention_key_peak)(shape, view, i / shape.n_kv_heads, i % shape.n_kv_heads);
     }
   });
 }

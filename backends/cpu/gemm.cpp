@@ -58,6 +58,7 @@ struct PanelRun {
   Index width;  // of a line of the panel
 };
 
+// The epilogue of the cells of a tile, which lie in c.
 void finish_tile(const Product& product, Index first_row, Index rows, Index first_column, Index columns) {
   const SimdLanes<hn::ScalableTag<float>> l{};
   const Epilogue& e = product.epilogue;
@@ -67,7 +68,7 @@ void finish_tile(const Product& product, Index first_row, Index rows, Index firs
       auto cells = io.load(product.c + at + j);
       if (e.bias != nullptr) cells = flush_store(l.d, l.add(cells, l.flush(io.load(e.bias + first_column + j))));
       if (e.residual != nullptr) cells = flush_store(l.d, l.add(l.flush(io.load(e.residual + at + j)), cells));
-      if (e.bias != nullptr || e.residual != nullptr || e.gated != product.c) io.store(cells, product.c + at + j);
+      if (e.gated != product.c) io.store(cells, product.c + at + j);
       if (e.gate == nullptr) return;
       const auto act = l.flush(elementary::silu(l, l.flush(io.load(e.gate + at + j))));
       io.store(act, e.act + at + j);
