@@ -21,7 +21,7 @@ const std::map<std::string, Names> kCommands{
       "--top-p", "--min-p", "--repetition-penalty", "--seed", "--stop", "--logprobs"}},
     {"prefill", {"--model", "--prompt", "--file", "--tokens", "--logits", "--score", "--chunk", "--context", "--out"}},
     {"verify", {"--cases", "--only", "--all", "--tutorial-steps", "--model"}},
-    {"convert", {"--to", "--dtype", "--codec", "--dry-run"}},
+    {"convert", {"--to", "--dtype", "--codec", "--model-type", "--dry-run"}},
     {"inspect", {"--memory"}},
     {"tokenize", {"--model", "--tokenizer", "--file", "--add-special-tokens", "--plain"}},
     {"train-tokenizer", {"--out", "--vocab-size", "--min-frequency", "--special", "--form", "--force"}},

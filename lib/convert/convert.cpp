@@ -21,6 +21,58 @@ bool is_storable(WeightFormat format) {
   return format == WeightFormat::float32 || format == WeightFormat::bfloat16 || format == WeightFormat::int8;
 }
 
+// The float32 values of a weight, some rows of a matrix at a time, so that a large one is never expanded whole.
+class RowReader {
+ public:
+  explicit RowReader(const ConstWeight& weight) : weight_(weight), size_(static_cast<std::size_t>(weight.size())) {
+    const Shape shape = weight.shape();
+    columns_ = shape.size() == 2 ? static_cast<std::size_t>(shape[1]) : size_;
+    step_ = columns_ == 0 || shape.size() != 2 ? size_ : columns_ * std::max<std::size_t>(1, kValues / columns_);
+    fill();
+  }
+  bool done() const { return first_ >= size_; }
+  void next() {
+    first_ += step_;
+    if (!done()) fill();
+  }
+  std::size_t first() const { return first_; }  // the place of the first of values()
+  std::span<const float> values() const { return values_; }
+
+ private:
+  static constexpr std::size_t kValues = std::size_t{1} << 18;
+
+  void fill() {
+    const std::size_t count = std::min(step_, size_ - first_);
+    if (!weight_.is_packed()) {
+      values_ = {weight_.array().floats() + first_, count};
+      return;
+    }
+    const std::size_t row = first_ / columns_;
+    ConstPackedWeight part = weight_.packed();
+    if (!is_storable(part.format)) {  // its rows are blocks of another kind
+      expanded_ = expand(weight_);
+      step_ = size_;
+      values_ = expanded_.floats();
+      return;
+    }
+    part.rows = static_cast<Index>(count / columns_);
+    if (part.bits != nullptr) part.bits += first_;
+    if (part.codes != nullptr) part.codes += first_;
+    if (part.exponents != nullptr) part.exponents += row;
+    if (expanded_.size() < static_cast<Index>(count)) expanded_ = Array::zeros({static_cast<Index>(count)});
+    expand(part, expanded_.floats().first(count));
+    values_ = expanded_.floats().first(count);
+  }
+
+  ConstWeight weight_;
+  std::size_t size_;
+  std::size_t columns_ = 0;
+  std::size_t step_ = 0;
+  std::size_t first_ = 0;
+  Array expanded_;
+  std::span<const float> values_;
+};
+
 // One conversion: what is read, how it is changed, where it goes.
 class Converter {
  public:
@@ -89,15 +141,14 @@ class Converter {
   void check(std::size_t index) {
     const ModelTensor& tensor = model_.tensors[index];
     const Weight before = tensor.load();
-    const Array old_values = expand(before.view());
-    refuse_non_finite(tensor, old_values);
+    const bool narrow = check_values(tensor, before.view());
+    if (tensor.shape.size() != 2 && narrow) narrow_.push_back(tensor.name);
     const WeightFormat format = format_written(tensor);
     std::optional<double> error;
-    if (before.format() != format) {
-      const double largest = rounding_error(tensor, old_values, pack_one(before, format, tensor.name));
-      if (is_storable(before.format())) error = largest;  // others are expanded, which is exact
+    // Other formats than samba's own are expanded, which is exact.
+    if (before.format() != format && is_storable(before.format())) {
+      error = rounding_error(tensor, before.view(), pack_one(before, format, tensor.name).view());
     }
-    if (tensor.shape.size() != 2 && is_narrow(old_values)) narrow_.push_back(tensor.name);
     const bool folder = options_.target == ConvertTarget::folder;
     result_.tensors.push_back({tensor.source,
                                folder ? folder_place(folder_, model_, tensor) : "parameters/" + tensor.name,
@@ -105,29 +156,34 @@ class Converter {
     advance(tensor.shape);
   }
 
-  static void refuse_non_finite(const ModelTensor& tensor, const Array& values) {
-    for (std::size_t i = 0; i < values.floats().size(); ++i) {
-      if (is_finite(values.floats()[i])) continue;
-      refuse_corrupt("weights_finite",
-                     tensor.source + ": element " + std::to_string(i) + " of " + tensor.name + " is not finite");
-    }
-  }
-
-  static bool is_narrow(const Array& values) {
-    return std::all_of(values.floats().begin(), values.floats().end(),
-                       [](float value) { return (to_bits(value) & 0xFFFFU) == 0; });
-  }
-
-  static double rounding_error(const ModelTensor& tensor, const Array& before, const Weight& weight) {
-    const Array after = expand(weight.view());
-    double largest = 0.0;
-    for (std::size_t i = 0; i < after.floats().size(); ++i) {
-      const float value = after.floats()[i];
-      if (!is_finite(value)) {
-        refuse_value("--dtype " + std::string(weight_format_name(weight.format())) + ": element " + std::to_string(i) +
-                     " of " + tensor.name + " is " + std::to_string(before.floats()[i]) + ", which rounds to infinity");
+  // True when bfloat16 holds every value exactly. Error(corrupt) for one that is not finite.
+  static bool check_values(const ModelTensor& tensor, const ConstWeight& weight) {
+    bool narrow = true;
+    for (RowReader rows(weight); !rows.done(); rows.next()) {
+      for (std::size_t i = 0; i < rows.values().size(); ++i) {
+        const float value = rows.values()[i];
+        narrow = narrow && (to_bits(value) & 0xFFFFU) == 0;
+        if (is_finite(value)) continue;
+        refuse_corrupt("weights_finite", tensor.source + ": element " + std::to_string(rows.first() + i) + " of " +
+                                             tensor.name + " is not finite");
       }
-      largest = std::max(largest, std::fabs(static_cast<double>(value) - static_cast<double>(before.floats()[i])));
+    }
+    return narrow;
+  }
+
+  static double rounding_error(const ModelTensor& tensor, const ConstWeight& before, const ConstWeight& after) {
+    double largest = 0.0;
+    RowReader rows_before(before);
+    for (RowReader rows(after); !rows.done(); rows.next(), rows_before.next()) {
+      for (std::size_t i = 0; i < rows.values().size(); ++i) {
+        const float value = rows.values()[i], given = rows_before.values()[i];
+        if (!is_finite(value)) {
+          refuse_value("--dtype " + std::string(weight_format_name(after.format())) + ": element " +
+                       std::to_string(rows.first() + i) + " of " + tensor.name + " is " + std::to_string(given) +
+                       ", which rounds to infinity");
+        }
+        largest = std::max(largest, std::fabs(static_cast<double>(value) - static_cast<double>(given)));
+      }
     }
     return largest;
   }

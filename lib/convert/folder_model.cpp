@@ -76,17 +76,29 @@ ModelTensor model_tensor(const ParameterTensor& target, const TensorPart& part, 
   const auto* data = static_cast<const std::byte*>(file.view.data) +
                      static_cast<std::size_t>(part.first_row * columns) * dtype_size(dtype);
   const Shape shape = target.shape;
+  // What was copied need not stay in memory twice.
+  const auto done = [mapped = file.mapped, data, bytes = static_cast<std::size_t>(target.size) * dtype_size(dtype)] {
+    mapped->drop({data, bytes});
+  };
   if (dtype == DType::bfloat16 && shape.size() == 2 && target.size > 0) {
     tensor.format = WeightFormat::bfloat16;
     if (is_aligned(data, alignof(std::uint16_t))) {
       tensor.view = ConstPackedWeight{
           WeightFormat::bfloat16, shape[0], shape[1], reinterpret_cast<const std::uint16_t*>(data), nullptr, nullptr};
     }
-    tensor.load = [data, shape] { return packed_of_part(data, shape); };
+    tensor.load = [data, shape, done] {
+      Weight weight = packed_of_part(data, shape);
+      done();
+      return weight;
+    };
     return tensor;
   }
   if (dtype == DType::float32 && is_aligned(data, alignof(float))) tensor.view = ConstArray{dtype, shape, data};
-  tensor.load = [dtype, data, shape] { return Weight(floats_of_part(dtype, data, shape)); };
+  tensor.load = [dtype, data, shape, done] {
+    Weight weight(floats_of_part(dtype, data, shape));
+    done();
+    return weight;
+  };
   return tensor;
 }
 

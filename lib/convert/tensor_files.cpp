@@ -25,18 +25,17 @@ bool is_index(const std::string& name) { return name.ends_with(".index.json"); }
 
 void add_file(const Path& folder, const std::string& name, TensorFiles& result) {
   const Path path = folder / name;
-  auto file = std::make_shared<const MappedFile>(path);
+  const auto file = std::make_shared<const MappedFile>(path);
   const bool safetensors = name.ends_with(".safetensors");
   const ConstArrayMap tensors = safetensors ? index_safetensors(file->bytes(), path.string()).tensors
                                             : index_torch_file(file->bytes(), path.string());
   for (const auto& [tensor, view] : tensors) {
-    const auto [place, added] = result.tensors.emplace(tensor, FileTensor{name, view});
+    const auto [place, added] = result.tensors.emplace(tensor, FileTensor{name, view, file});
     if (!added) {
       refuse_corrupt("index", path.string() + ": the tensor '" + tensor + "' is in " + place->second.file + " too");
     }
   }
   result.bytes += file->bytes().size();
-  result.files.push_back(std::move(file));
 }
 
 // weight_map of an index: tensor -> file.

@@ -20,11 +20,11 @@ namespace samba {
 struct FileTensor {
   std::string file;  // "model-00001-of-00002.safetensors"
   ConstArray view;   // into the mapped file; need not be aligned
+  std::shared_ptr<const MappedFile> mapped;
 };
 
 struct TensorFiles {
   std::map<std::string, FileTensor> tensors;
-  std::vector<std::shared_ptr<const MappedFile>> files;
   std::uint64_t bytes = 0;
 };
 
