@@ -3,9 +3,8 @@
 
     scripts/bench_peers.py --samba build/samba --out build/bench [--threads 1,2] [--repeat 7] [--only decode/llama_28m ...]
 
-Every repetition of a row runs samba (`samba bench ROW --repeat 1`, a warm-up and a measured run) and then each peer
-once. A peer lives in a process of its own, which keeps its model and is idle while the others run. All get the same
-cores. Weights are drawn at random: their values change nothing in the time of a float32 model.
+Every repetition of a row runs samba once (`samba bench ROW --paced`) and then each peer once, after a warm-up of each.
+Each lives in a process of its own, which keeps its model and waits while the others run. All get the same cores. Weights are drawn at random: their values change nothing in the time of a float32 model.
 
 Needs what scripts/bench.sh --peers installs: numpy, torch, transformers, llama-cpp-python, gguf, mojolearn-core. A peer
 that is not installed is left out and named. Writes OUT/peers.json and prints a table.
@@ -381,11 +380,24 @@ def environment_of(peer, threads):
     return environment
 
 
-def run_samba(samba, row, threads):
-    command = [samba, "bench", f"{row}/{threads}t", "--threads", str(threads), "--repeat", "1", "--json", "--progress",
-               "never"]
-    report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return report["rows"][0], report["machine"]
+class Samba:
+    """`samba bench` of one row, a repetition at a time."""
+
+    def __init__(self, samba, row, threads, repeat):
+        command = [samba, "bench", f"{row}/{threads}t", "--threads", str(threads), "--repeat", str(repeat), "--paced",
+                   "--json", "--progress", "never"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        if not self.process.stdout.readline():
+            raise RuntimeError("samba bench ended early")
+
+    def report(self):
+        output, _ = self.process.communicate()
+        report = json.loads(output)
+        return report["rows"][0], report["machine"]
 
 
 def compare(samba, row, peers, threads, repeat):
@@ -395,22 +407,21 @@ def compare(samba, row, peers, threads, repeat):
             workers.append(Worker(peer, row, threads, environment_of(peer, threads)))
         except RuntimeError as error:
             missing.append(str(error))
-    ours, limits, machine = [], [], {}
+    ours = Samba(samba, row, threads, repeat)
     for _ in range(repeat):
-        result, machine = run_samba(samba, row, threads)
-        ours.append(result["achieved"])
-        limits.append(result["limit"])
+        ours.run()
         for worker in workers:
             worker.run()
+    result, machine = ours.report()
     for worker in workers:
         worker.close()
-    entry = {"name": f"{row}/{threads}t", "threads": threads, "unit": result["unit"], "achieved": max(ours),
-             "median": statistics.median(ours), "limit": max(limits), "ratio": max(ours) / max(limits), "peers": {},
-             "missing": missing}
+    median = result["achieved"] * result["seconds"]["wall_min"] / result["seconds"]["wall_median"]
+    entry = {"name": result["name"], "threads": threads, "unit": result["unit"], "achieved": result["achieved"],
+             "median": median, "limit": result["limit"], "ratio": result["ratio"], "peers": {}, "missing": missing}
     for worker in workers:
         entry["peers"][worker.peer] = {"achieved": max(worker.samples), "median": statistics.median(worker.samples),
-                                       "ratio": max(ours) / max(worker.samples),
-                                       "ratio_of_medians": statistics.median(ours) / statistics.median(worker.samples)}
+                                       "ratio": result["achieved"] / max(worker.samples),
+                                       "ratio_of_medians": median / statistics.median(worker.samples)}
     return entry, machine
 
 

@@ -25,7 +25,7 @@ const std::map<std::string, Names> kCommands{
     {"inspect", {"--memory"}},
     {"tokenize", {"--model", "--tokenizer", "--file", "--add-special-tokens", "--plain"}},
     {"train-tokenizer", {"--out", "--vocab-size", "--min-frequency", "--special", "--form", "--force"}},
-    {"bench", {"--shapes", "--quick", "--repeat", "--list", "--out"}},
+    {"bench", {"--shapes", "--quick", "--repeat", "--paced", "--list", "--out"}},
     {"completion", {}},
 };
 

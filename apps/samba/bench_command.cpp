@@ -3,6 +3,7 @@
 #include "samba/bench/bench.h"
 
 #include <algorithm>
+#include <iostream>
 #include <thread>
 
 #include "commands.h"
@@ -23,6 +24,7 @@ struct BenchFlags {
   int repeat = 7;
   bool quick = false;
   bool list = false;
+  bool paced = false;
 };
 
 // One thread, and all of this process's cores; or the number that --threads gives.
@@ -48,6 +50,16 @@ void write_report(const Path& folder, const bench::BenchReport& report) {
   write_file_atomically(folder / "roofline.svg", bench::roofline_svg(report));
 }
 
+// Before each repetition a line is read from stdin, after it an empty line is printed.
+bench::Pace paced_by_stdin() {
+  return {.before =
+              [] {
+                std::string line;
+                return static_cast<bool>(std::getline(std::cin, line));
+              },
+          .after = [] { print("\n"); }};
+}
+
 int run(const BenchFlags& flags, const CommonOptions& common) {
   bench::Context context;
   context.device = common.device;
@@ -55,6 +67,7 @@ int run(const BenchFlags& flags, const CommonOptions& common) {
   context.numeric_mode = parse_numeric_mode(common.numeric_mode);
   context.threads = thread_counts(common.threads);
   context.measuring.repetitions = flags.repeat;
+  if (flags.paced) context.measuring.pace = paced_by_stdin();
   context.executable = "/proc/self/exe";
   const bench::BenchOptions options{flags.rows, flags.quick};
   const std::vector<Path> paths(flags.shapes.begin(), flags.shapes.end());
@@ -100,6 +113,8 @@ void add_bench_command(CLI::App& app, CommandLine& line) {
   command->add_option("--repeat", flags->repeat, "repetitions of each row after a warm-up")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  command->add_flag("--paced", flags->paced,
+                    "wait for a line on stdin before each repetition and print one after it (scripts/bench_peers.py)");
   command->add_flag("--list", flags->list, "only the names of the rows");
   command->add_option("--out", flags->out, "a folder for bench.json, bench.txt and roofline.svg");
   line.on(command, "samba bench --quick\n  samba bench decode/llama_28m gemm/nt --threads 1",

@@ -56,9 +56,11 @@ std::vector<Timing> measure(std::span<const Side> sides, const MeasureOptions& o
   for (int round = 0; round < options.repetitions; ++round) {
     const bool late = options.most_seconds > 0.0 && wall_seconds() - start > options.most_seconds;
     if (round >= kLeastRounds && late) break;
+    if (options.pace.before && !options.pace.before() && round > 0) break;
     for (std::size_t i = 0; i < sides.size(); ++i) {
       run_once(sides[i], options.foreign_threads && sides[i].threads > 1, &samples[i]);
     }
+    if (options.pace.after) options.pace.after();
   }
   std::vector<Timing> timings;
   for (const Samples& s : samples) {

@@ -21,10 +21,17 @@ struct Timing {
   int repetitions = 0;
 };
 
+// Lets somebody else measure between two rounds: asked before each round (false: no more), told after it.
+struct Pace {
+  std::function<bool()> before;
+  std::function<void()> after;
+};
+
 struct MeasureOptions {
   int repetitions = 7;           // after a warm-up of one
   double most_seconds = 0;       // no further round is begun after this long, once there were three; 0: no limit
   bool foreign_threads = false;  // a side runs threads of another library, which spin on after their work
+  Pace pace = {};                // empty: one round after the other
 };
 
 std::vector<Timing> measure(std::span<const Side> sides, const MeasureOptions& options);
