@@ -1,6 +1,7 @@
 // samba bench: the rows that files define, their refusals, what a run says and writes. Nothing here asserts a time.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 
 #include "command.h"
@@ -75,6 +76,37 @@ TEST_CASE("the shipped rows are read, have names of their own, and are those bui
     INFO(name);
     CHECK(names.count(name) == 1);
   }
+}
+
+TEST_CASE("the rows that scripts/bench_peers.py compares are rows of samba bench") {
+  const std::vector<std::string> built_in = names_of(bench::cases_of(bench::built_in_shapes(), {1}));
+  const std::string script = read_file(Path(SAMBA_SOURCE_DIR) / "scripts/bench_peers.py");
+  static const std::regex key("\"((?:prefill|decode|training)/[a-z0-9_]+)\":");
+  std::size_t found = 0;
+  for (std::sregex_iterator at(script.begin(), script.end(), key); at != std::sregex_iterator(); ++at, ++found) {
+    const std::string name = (*at)[1].str() + "/1t";
+    INFO(name);
+    CHECK(std::count(built_in.begin(), built_in.end(), name) == 1);
+  }
+  CHECK(found == 11);
+}
+
+TEST_CASE("what a device or a numeric mode does not offer is named, and the rest is measured") {
+  bench::Context context;
+  context.threads = {1};
+  context.measuring.repetitions = 1;
+  const std::vector<bench::Case> cases = {
+      {{"refused/1t"},
+       false,
+       [](const bench::Context&, const bench::Wanted&) -> std::vector<bench::Row> {
+         refuse_unsupported("the device does not offer it");
+       }},
+      {{"measured/1t"}, false, [](const bench::Context&, const bench::Wanted&) { return std::vector<bench::Row>(1); }}};
+  const bench::BenchReport report = bench::run_bench(context, cases, {}, {});
+  REQUIRE(report.skipped.size() == 1);
+  CHECK(report.skipped[0].name == "refused/1t");
+  CHECK(report.skipped[0].reason == "the device does not offer it");
+  CHECK(report.rows.size() == 1);
 }
 
 TEST_CASE("schema.json of the rows knows exactly the kinds and fields of the code") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "samba/backends/cpu/openblas.h"
 #include "samba/core/error.h"
 #include "samba/core/names.h"
 
@@ -80,20 +81,29 @@ BenchReport run_bench(Context context, const std::vector<Case>& cases, const Ben
 
   BenchReport report;
   const Wanted wanted = [&](const std::string& name) { return wanted_by(options, name); };
+  const auto skip = [&](const Case& c, const std::string& reason) {
+    for (const std::string& name : c.rows) {
+      if (wanted(name)) report.skipped.push_back({name, reason});
+    }
+  };
   for (std::size_t i = 0; i < selected.size(); ++i) {
     const Case& c = selected[i];
     const bool stopped = events.interrupted && events.interrupted();
     const bool late = options.quick && wall_seconds() - start > kQuickSeconds;
     if (stopped || late) {
-      for (const std::string& name : c.rows) {
-        if (wanted(name)) report.skipped.push_back({name, stopped ? "interrupted" : "the minute of --quick is over"});
-      }
+      skip(c, stopped ? "interrupted" : "the minute of --quick is over");
       continue;
     }
     if (events.progress) events.progress(i, selected.size(), c.rows.front());
-    for (const Row& row : c.run(context, wanted)) {
-      if (events.on_row) events.on_row(row);
-      report.rows.push_back(row);
+    try {
+      for (const Row& row : c.run(context, wanted)) {
+        if (events.on_row) events.on_row(row);
+        report.rows.push_back(row);
+      }
+    } catch (const Error& error) {
+      // What this device or numeric mode does not offer is no reason to leave out the rest.
+      if (error.kind() != ErrorKind::unsupported && error.kind() != ErrorKind::resource) throw;
+      skip(c, error.what());
     }
   }
   report.machine = context.machine;

@@ -8,12 +8,15 @@
 #include <string>
 #include <vector>
 
-#include "samba/backends/cpu/openblas.h"
 #include "samba/backends/registry.h"
 #include "samba/bench/cost.h"
 #include "samba/bench/machine.h"
 #include "samba/bench/measure.h"
 #include "samba/core/files.h"
+
+namespace samba::cpu {
+class OpenBlas;
+}
 
 namespace samba::bench {
 

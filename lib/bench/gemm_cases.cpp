@@ -5,6 +5,7 @@
 // exceed the caches four times, as decoding reads a model.
 #include <algorithm>
 
+#include "samba/backends/cpu/openblas.h"
 #include "samba/bench/shapes.h"
 #include "samba/numerics/philox.h"
 
