@@ -11,7 +11,6 @@
 #include "samba/convert/model_source.h"
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
-#include "samba/text/tokenizer.h"
 
 namespace samba::apps {
 
@@ -24,15 +23,19 @@ namespace {
 
 // One line of --prompts-file: text, or a JSON object {"prompt": "..."} or {"tokens": [...]}.
 Prompt prompt_of_line(const std::string& line, const std::string& where) {
-  if (!line.starts_with("{")) return {line, byte_tokens(line)};
-  const nlohmann::json value = parse_json(line, where);
-  const JsonFields fields(value, where, {"prompt", "tokens"});
-  if (fields.has("prompt") == fields.has("tokens")) refuse_value(where + ": must have either prompt or tokens");
-  if (fields.has("prompt")) {
-    const std::string text = fields.text("prompt", "");
-    return {text, byte_tokens(text)};
-  }
   Prompt prompt;
+  if (!line.starts_with("{")) {
+    prompt.text = line;
+    return prompt;
+  }
+  const nlohmann::json value = parse_json(line, where);
+  const JsonFields fields(value, where, {"prompt", "tokens", "max_tokens"});
+  if (fields.has("prompt") == fields.has("tokens")) refuse_value(where + ": must have either prompt or tokens");
+  if (fields.has("max_tokens")) prompt.max_tokens = fields.integer("max_tokens", std::nullopt, 1);
+  if (fields.has("prompt")) {
+    prompt.text = fields.text("prompt", "");
+    return prompt;
+  }
   const nlohmann::json& tokens = fields.get("tokens");
   if (!tokens.is_array()) fields.refuse("tokens", "a list of token ids");
   for (const nlohmann::json& token : tokens) {
@@ -45,14 +48,15 @@ Prompt prompt_of_line(const std::string& line, const std::string& where) {
 
 }  // namespace
 
-LoadedModel load_model(const std::string& path, const CommonOptions& common) {
+LoadedModel load_model(const std::string& path, const std::string& tokenizer, const CommonOptions& common) {
   LoadedModel model;
   const ModelPlace place = find_model(path);
   refuse_mlp(place.path, "decode", "it has no tokens to continue; samba prefill --file ROWS.csv gives its logits");
   model.executor = make_executor(common);
   model.stack = samba::load_model(*model.executor, place);
+  model.numeric_mode = common.numeric_mode;
   const StackConfig& config = model.stack->config();
-  model.text = config.vocab == kByteVocabulary;
+  model.text = read_model_text(place.path, config.vocab, tokenizer);
   if (const Index declared = unreachable_positions(config); declared > 0) {
     spdlog::warn("the model declares {} positions, its rotary angles reach {}; a longer sequence is refused", declared,
                  position_limit(config));
@@ -74,13 +78,11 @@ std::vector<std::int32_t> parse_ids(const std::string& text) {
   return ids;
 }
 
-std::vector<Prompt> read_prompts(const PromptOptions& options, const LoadedModel& model, const std::string& file_flag) {
+std::vector<Prompt> read_prompts(const PromptOptions& options) {
   std::vector<Prompt> prompts;
-  for (const std::string& text : options.prompts) prompts.push_back({text, byte_tokens(text)});
-  if (!options.file.empty()) {
-    const std::string text = read_text(options.file);
-    prompts.push_back({text, byte_tokens(text)});
-  }
+  const auto add_text = [&](const std::string& text) { prompts.emplace_back().text = text; };
+  for (const std::string& text : options.prompts) add_text(text);
+  if (!options.file.empty()) add_text(read_text(options.file));
   if (!options.prompts_file.empty()) {
     std::stringstream lines(read_text(options.prompts_file));
     int number = 0;
@@ -89,19 +91,38 @@ std::vector<Prompt> read_prompts(const PromptOptions& options, const LoadedModel
       if (!line.empty()) prompts.push_back(prompt_of_line(line, options.prompts_file + ":" + std::to_string(number)));
     }
   }
-  for (const Prompt& prompt : prompts) {
-    if (!model.text && !prompt.text.empty()) {
-      refuse_value("the model's vocabulary has " + std::to_string(model.stack->config().vocab) +
-                   " tokens, text needs the byte vocabulary (256); give ids with --tokens");
-    }
-  }
-  for (const std::string& ids : options.tokens) prompts.push_back({"", parse_ids(ids)});
+  for (const std::string& ids : options.tokens) prompts.emplace_back().tokens = parse_ids(ids);
+  return prompts;
+}
+
+void require_tokenizer(const LoadedModel& model) {
+  if (model.tokenizer() != nullptr) return;
+  refuse_value("the model has a vocabulary of " + std::to_string(model.stack->config().vocab) +
+               " tokens and no tokenizer beside it; give --tokenizer PATH, or ids with --tokens");
+}
+
+std::vector<Prompt> encoded_prompts(const PromptOptions& options, const LoadedModel& model,
+                                    const std::string& file_flag) {
+  std::vector<Prompt> prompts = read_prompts(options);
   if (prompts.empty()) refuse_value("no prompt: give --prompt TEXT, " + file_flag + " FILE or --tokens IDS");
   for (std::size_t i = 0; i < prompts.size(); ++i) {
+    if (prompts[i].text) {
+      require_tokenizer(model);
+      prompts[i].tokens = model.text.prompt_tokens(*prompts[i].text);
+    }
     if (prompts[i].tokens.empty())
       refuse_value("prompt " + std::to_string(i) + " is empty; at least one token is needed");
   }
   return prompts;
+}
+
+std::string token_text(const Tokenizer& tokenizer, std::int32_t id) {
+  // Behind a first token, so that a space at its start stays.
+  DecodeState state{.begun = true, .stripped = 0, .stripping = false};
+  std::string bytes;
+  tokenizer.decode_step(id, state, bytes);
+  Utf8Stream utf8;
+  return utf8.push(bytes) + utf8.finish();
 }
 
 }  // namespace samba::apps

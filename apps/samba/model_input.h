@@ -1,31 +1,38 @@
-// What decode and prefill share: the model, prompts as text or ids.
+// What decode and prefill share: the model with its text side, prompts as text or ids.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "commands.h"
 #include "samba/model/samba_stack.h"
+#include "samba/text/model_text.h"
 
 namespace samba::apps {
 
 // The bytes of a file, or of stdin for "-".
 std::string read_text(const std::string& path);
 
-// A model ready for inference: a .samba file or a run folder (its newest checkpoint).
+// A model ready for inference.
 struct LoadedModel {
   std::unique_ptr<Executor> executor;
   std::unique_ptr<SambaStack> stack;
-  bool text = false;  // tokens are bytes
+  ModelText text;
+  std::string numeric_mode;
+
+  const Tokenizer* tokenizer() const { return text.tokenizer.get(); }
 };
 
-LoadedModel load_model(const std::string& path, const CommonOptions& common);
+// `path`: a checkpoint, a run folder (its newest one) or a folder of weights. `tokenizer`: the caller's, or empty.
+LoadedModel load_model(const std::string& path, const std::string& tokenizer, const CommonOptions& common);
 
 struct Prompt {
-  std::string text;  // empty for ids
+  std::optional<std::string> text;  // absent for ids
   std::vector<std::int32_t> tokens;
+  std::optional<Index> max_tokens;  // of a JSON line
 };
 
 struct PromptOptions {
@@ -35,11 +42,22 @@ struct PromptOptions {
   std::vector<std::string> tokens;
 };
 
-// Every prompt given, in the order --prompt, file, --prompts-file, --tokens. Text is refused for a model whose tokens
-// are not bytes. Error(value): no prompt, an empty one, ids that are none.
-std::vector<Prompt> read_prompts(const PromptOptions& options, const LoadedModel& model, const std::string& file_flag);
+// Every prompt given, in the order --prompt, file, --prompts-file, --tokens; texts have no tokens yet. Error(value):
+// ids that are none, a line that is no prompt.
+std::vector<Prompt> read_prompts(const PromptOptions& options);
+
+// read_prompts, and the tokens of texts: what the model puts before a text, and the text. Error(value): no prompt, an
+// empty one, text for a model without a tokenizer. `file_flag`: the name of the flag with a file.
+std::vector<Prompt> encoded_prompts(const PromptOptions& options, const LoadedModel& model,
+                                    const std::string& file_flag);
+
+// Error(value) for text where there is no tokenizer.
+void require_tokenizer(const LoadedModel& model);
 
 // "5,17,3"
 std::vector<std::int32_t> parse_ids(const std::string& text);
+
+// A token's text by itself, as valid UTF-8.
+std::string token_text(const Tokenizer& tokenizer, std::int32_t id);
 
 }  // namespace samba::apps

@@ -62,6 +62,10 @@ class Block {
   virtual void forward(Index batch, Index length, const float* x, float* y, BlockState* state, Workspace& workspace,
                        StageRecorder* stages) = 0;
 
+  // One token for each of several sequences, each with a state of its own (batch 1) at a position of its own. x, y:
+  // [states.size(), d_model]; row i gets the bits of forward(1, 1, ...) with states[i].
+  virtual void step_rows(std::span<BlockState* const> states, const float* x, float* y, Workspace& workspace);
+
   // Gradients of the zero-state forward of x: dx [batch * length, d_model] and one gradient per weight in the order of
   // weight_specs(), overwritten. dx may be dy. `stages`: the forward's, then the backward's.
   virtual void backward(Index batch, Index length, const float* x, const float* dy, float* dx,

@@ -118,24 +118,6 @@ void check_weights(const Registry& registry, const ConstWeightMap& weights) {
 
 // ---- state ----
 
-void SambaState::reset() {
-  for (auto& layer : layers_) layer->reset();
-  tokens_ = 0;
-  broken_ = false;
-}
-
-std::unique_ptr<SambaState> SambaState::clone() const {
-  std::unique_ptr<SambaState> copy(new SambaState);
-  copy->batch_size_ = batch_size_;
-  copy->max_tokens_ = max_tokens_;
-  copy->tokens_ = tokens_;
-  copy->broken_ = broken_;
-  copy->config_ = config_;
-  copy->numeric_mode_ = numeric_mode_;
-  for (const auto& layer : layers_) copy->layers_.push_back(layer->clone());
-  return copy;
-}
-
 std::unique_ptr<SambaState> SambaStack::allocate_state(Index batch_size, Index max_tokens) {
   if (batch_size < 1) refuse_value("batch_size must be at least 1, got " + std::to_string(batch_size));
   if (max_tokens < 1) refuse_value("max_tokens must be at least 1, got " + std::to_string(max_tokens));

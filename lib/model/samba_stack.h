@@ -13,6 +13,7 @@
 // outlive the stack, the stack its states.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -32,6 +33,15 @@ namespace samba {
 
 class Generator;
 
+// What a state holds, on the host: of every layer the pieces in their exposed layouts and the counters. The unused rest
+// of a key-value cache is left out, so that the contents fit states of any capacity.
+struct StateContents {
+  Index batch_size = 1;
+  Index tokens = 0;              // positions consumed
+  std::vector<ArrayMap> pieces;  // one a layer
+  std::vector<std::map<std::string, Index>> counters;
+};
+
 // The decode state of a fixed batch: one block state a layer.
 class SambaState {
  public:
@@ -46,6 +56,7 @@ class SambaState {
 
   void reset();  // back to the empty sequence
   std::unique_ptr<SambaState> clone() const;
+  StateContents contents() const;
 
  private:
   friend class SambaStack;
@@ -139,7 +150,14 @@ class SambaStack {
   // Logits on the device, valid until the next call of the stack: (batch, length, vocab). `state` may be null.
   const float* forward_device(std::span<const std::int32_t> ids, Index batch, Index length, SambaState* state);
 
+  // One token for each of several sequences, each with a state of its own (batch 1) at a position of its own: row i has
+  // the bits of a step of states[i] alone. `logits` (host): rows * vocab floats.
+  void step_rows(std::span<const std::int32_t> ids, std::span<SambaState* const> states, std::span<float> logits);
+
   std::unique_ptr<SambaState> allocate_state(Index batch_size, Index max_tokens);
+  // A state with the contents of another one of this stack, for `max_tokens` positions in all. Error(value): contents
+  // of another stack (another number of layers, names or shapes of pieces), max_tokens below contents.tokens.
+  std::unique_ptr<SambaState> restore_state(const StateContents& contents, Index max_tokens);
 
   // ---- loss and gradients ----
 

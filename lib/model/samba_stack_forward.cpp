@@ -1,5 +1,7 @@
 // The forward of a stack: stateless, ragged, with a state (spec 60 sections 4 to 6).
+#include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "samba/core/error.h"
 #include "samba/model/samba_stack_impl.h"
@@ -148,6 +150,42 @@ void SambaStack::step(std::span<const std::int32_t> ids, SambaState& state, std:
   require_size("logits", logits.size(), batch * impl_->config.vocab);
   const float* device = forward_device(ids, batch, 1, &state);
   impl_->executor.memory().copy_to_host(logits.data(), device, logits.size_bytes());
+}
+
+void SambaStack::step_rows(std::span<const std::int32_t> ids, std::span<SambaState* const> states,
+                           std::span<float> logits) {
+  Impl& impl = *impl_;
+  const Impl::InUse guard(impl);
+  const auto rows = static_cast<Index>(states.size());
+  const Index width = impl.config.d_model;
+  if (rows < 1) refuse_value("states must have at least one row, got none");
+  require_size("ids", ids.size(), rows);
+  require_size("logits", logits.size(), rows * impl.config.vocab);
+  check_ids(ids, impl.config.vocab);
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    if (std::find(states.begin(), states.begin() + static_cast<std::ptrdiff_t>(i), states[i]) !=
+        states.begin() + static_cast<std::ptrdiff_t>(i)) {
+      refuse_value("states: row " + std::to_string(i) + " has the state of an earlier row");
+    }
+    impl.check_call(states[i], 1, 1);
+  }
+  Workspace::Scope scope(impl.workspace);
+  std::vector<AdvancingState> advancing;
+  for (SambaState* state : states) advancing.emplace_back(&state->broken_, &state->tokens_, 1);
+  std::int32_t* device_ids = impl.workspace.ints(rows);
+  impl.executor.memory().copy_to_device(device_ids, ids.data(), ids.size_bytes());
+  float* hidden = impl.workspace.floats(rows * width);
+  float* next = impl.workspace.floats(rows * width);
+  impl.embed(rows, 1, device_ids, hidden);
+  std::vector<BlockState*> layer(states.size());
+  for (std::size_t i = 0; i < impl.blocks.size(); ++i) {
+    for (std::size_t row = 0; row < states.size(); ++row) layer[row] = states[row]->layers_[i].get();
+    impl.blocks[i]->step_rows(layer, hidden, next, impl.workspace);
+    std::swap(hidden, next);
+  }
+  const float* device = impl.run_head(rows, 1, hidden, false).logits;
+  impl.executor.memory().copy_to_host(logits.data(), device, logits.size_bytes());
+  for (AdvancingState& one : advancing) one.done();
 }
 
 void SambaStack::prefill(std::span<const std::int32_t> ids, Index length, SambaState& state,

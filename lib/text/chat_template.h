@@ -57,8 +57,8 @@ class ChatTemplate {
 
   std::string name_;
   std::shared_ptr<const Tokenizer> tokenizer_;
-  std::string bos_;              // what a conversation begins with; empty: nothing
-  std::string bos_each_;         // llama-2: before every turn but the first
+  std::string bos_;       // what a conversation begins with; empty: nothing
+  std::string bos_each_;  // llama-2: before every turn but the first
   std::optional<std::string> default_system_;
   bool has_system_ = true;
   bool trims_ = false;

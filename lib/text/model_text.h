@@ -37,8 +37,9 @@ struct ModelText {
   bool ends(std::int32_t id) const;
 };
 
-// `model`: a checkpoint file, a folder of weights or a GGUF file of `vocab` tokens. `tokenizer`: the caller's, or empty.
-// Error(value, unsupported, corrupt) for a tokenizer that cannot be read, or that has more tokens than the model.
+// `model`: a checkpoint file, a folder of weights or a GGUF file of `vocab` tokens. `tokenizer`: the caller's, or
+// empty. Error(value, unsupported, corrupt) for a tokenizer that cannot be read, or that has more tokens than the
+// model.
 ModelText read_model_text(const Path& model, Index vocab, const Path& tokenizer = {});
 
 // The same from a tokenizer alone.

@@ -60,6 +60,11 @@ std::string byte_text(std::span<const std::int32_t> tokens) {
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
 
+const Tokenizer& byte_tokenizer() {
+  static const ByteTokenizer tokenizer;
+  return tokenizer;
+}
+
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   std::vector<std::int32_t> ids;
   encode_to(text, options, ids);

@@ -60,6 +60,7 @@ class Tokenizer {
 };
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
+const Tokenizer& byte_tokenizer();  // one that lives for good
 
 // A folder with tokenizer.json or tokenizer.model, or such a file itself, or a GGUF file with a tokenizer in its
 // metadata (told by content). Error(value, unsupported, corrupt): the message names file and field.
