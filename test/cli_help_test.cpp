@@ -15,11 +15,15 @@ const Names kCommonFlags{"--device", "--threads", "--isa", "--numeric-mode", "--
 
 // Every command with its own flags; what all commands take is kCommonFlags.
 const std::map<std::string, Names> kCommands{
-    {"train", {"--config", "--data", "--out", "--resume", "--force", "--steps", "--set", "--print-config"}},
-    {"decode",
-     {"--model", "--prompt", "--prompt-file", "--prompts-file", "--tokens", "--max-tokens", "--temperature", "--top-k",
-      "--top-p", "--min-p", "--repetition-penalty", "--seed", "--stop", "--logprobs"}},
-    {"prefill", {"--model", "--prompt", "--file", "--tokens", "--logits", "--score", "--chunk", "--context", "--out"}},
+    {"train",
+     {"--config", "--data", "--tokenizer", "--out", "--resume", "--force", "--steps", "--set", "--print-config"}},
+    {"decode", {"--model",       "--tokenizer",     "--prompt", "--prompt-file", "--prompts-file",       "--tokens",
+                "--chat",        "--chat-template", "--system", "--state",       "--save-state",         "--max-tokens",
+                "--temperature", "--top-k",         "--top-p",  "--min-p",       "--repetition-penalty", "--seed",
+                "--n",           "--batch",         "--stop",   "--logprobs"}},
+    {"prefill",
+     {"--model", "--tokenizer", "--prompt", "--file", "--tokens", "--logits", "--hidden", "--layers", "--save-state",
+      "--score", "--choices", "--chunk", "--window", "--stride", "--out"}},
     {"verify", {"--cases", "--only", "--all", "--tutorial-steps", "--model"}},
     {"convert", {"--to", "--dtype", "--codec", "--model-type", "--dry-run"}},
     {"inspect", {"--memory"}},

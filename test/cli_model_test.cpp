@@ -41,6 +41,11 @@ std::vector<json> json_lines(const std::string& text) {
   return lines;
 }
 
+json without_timing(json result) {
+  result.erase("timing");
+  return result;
+}
+
 TEST_CASE("decode prints the continuation on stdout, rates on stderr") {
   const CommandResult result = on_model("decode", {"--prompt", "the quick ", "--max-tokens", "12"});
   CHECK(result.code == 0);
@@ -96,7 +101,15 @@ TEST_CASE("several prompts give each what it gets alone") {
     alone.insert(alone.end(), {"--prompt", prompts[i]});
     json single = json::parse(on_model("decode", alone).out);
     single["index"] = i;
-    CHECK(single == results[i]);
+    CHECK(without_timing(single) == without_timing(results[i]));
+  }
+  CHECK(results[0]["timing"].size() == 4);
+  for (const char* batch : {"1", "2", "3"}) {
+    std::vector<std::string> small = together;
+    small.insert(small.end(), {"--batch", batch});
+    const std::vector<json> again = json_lines(on_model("decode", small).out);
+    REQUIRE(again.size() == 6);
+    for (std::size_t i = 0; i < 6; ++i) CHECK(without_timing(again[i]) == without_timing(results[i]));
   }
   CHECK(results[5]["tokens"] == results[2]["tokens"]);
 }
@@ -174,7 +187,12 @@ TEST_CASE("prefill writes the logits, and its score follows from them") {
     for (const float logit : row) sum += std::exp(static_cast<double>(logit));
     total += static_cast<double>(row[static_cast<unsigned char>(text[t + 1])]) - std::log(sum);
   }
-  const json score = json::parse(on_model("prefill", {"--prompt", text, "--score", "--json"}).out);
+  const std::vector<json> lines = json_lines(on_model("prefill", {"--prompt", text, "--score", "--json"}).out);
+  REQUIRE(lines.size() == text.size());  // one a token that is predicted, and the whole
+  CHECK(lines[0]["position"] == 1);
+  CHECK(lines[0]["token"] == 'h');
+  CHECK(lines[0]["text"] == "h");
+  const json score = lines.back();
   CHECK(score["tokens"] == 19);
   CHECK(score["log_likelihood"].get<double>() == Approx(total).epsilon(1e-5));
   CHECK(score["perplexity"].get<double>() == Approx(std::exp(-total / 18)).epsilon(1e-5));
@@ -193,11 +211,28 @@ TEST_CASE("a score has the same bits in chunks of any size, and windows where th
   for (const char* chunk : {"1", "7", "300", "4000"}) {
     CHECK(on_model("prefill", {"--file", file, "--score", "--json", "--chunk", chunk}).out == whole);
   }
-  const json windows =
-      json::parse(on_model("prefill", {"--file", file, "--score", "--json", "--context", "50", "--chunk", "8"}).out);
-  CHECK(windows["token_log_likelihood"].size() == json::parse(whole)["token_log_likelihood"].size());
-  CHECK(windows["token_log_likelihood"] != json::parse(whole)["token_log_likelihood"]);
-  CHECK(windows["token_log_likelihood"][49] == json::parse(whole)["token_log_likelihood"][49]);
+  const auto logprobs = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--file", file, "--score", "--json"});
+    std::vector<double> values;
+    for (const json& line : json_lines(on_model("prefill", more).out)) {
+      if (line.contains("logprob")) values.push_back(line["logprob"]);
+    }
+    return values;
+  };
+  const std::vector<double> all = logprobs({});
+  const std::vector<double> windows = logprobs({"--window", "50", "--chunk", "8"});
+  REQUIRE(windows.size() == all.size());
+  CHECK(windows != all);
+  CHECK(windows[49] == all[49]);
+  CHECK(windows[50] != all[50]);
+  // With a stride the second window starts at token 20 and scores what the first has not: it has 30 tokens of context.
+  const std::vector<double> strides = logprobs({"--window", "50", "--stride", "20"});
+  REQUIRE(strides.size() == all.size());
+  CHECK(strides[49] == all[49]);
+  CHECK(strides[50] != windows[50]);
+  CHECK(logprobs({"--window", "50", "--stride", "20", "--chunk", "7"}) == strides);
+  CHECK_THAT(on_model("prefill", {"--file", file, "--score", "--window", "50", "--stride", "51"}).err,
+             Contains("stride: must be from 1 to the window, 50"));
   const CommandResult one = on_model("prefill", {"--prompt", "a", "--score"});
   CHECK(one.code == 2);
   CHECK_THAT(one.err, Contains("at least two tokens, got 1"));

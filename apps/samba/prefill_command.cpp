@@ -1,5 +1,5 @@
-// samba prefill: one pass over a prompt: logits, hidden states, the most likely next tokens, the state behind it, or how
-// well the model predicts it.
+// samba prefill: one pass over a prompt: logits, hidden states, the most likely next tokens, the state behind it, or
+// how well the model predicts it.
 
 #include <algorithm>
 #include <cstdio>
@@ -66,8 +66,7 @@ std::string next_tokens(const LoadedModel& model, std::size_t index, std::size_t
     return last[static_cast<std::size_t>(a)] > last[static_cast<std::size_t>(b)];
   });
   ids.resize(std::min(ids.size(), kShownTokens));
-  nlohmann::ordered_json line{
-      {"index", index}, {"tokens", sequence.tokens.size()}, {"next", nlohmann::json::array()}};
+  nlohmann::ordered_json line{{"index", index}, {"tokens", sequence.tokens.size()}, {"next", nlohmann::json::array()}};
   std::string output;
   if (prompts > 1) output += "=== prompt " + std::to_string(index) + "\n";
   for (const std::int32_t id : ids) {
@@ -118,8 +117,8 @@ std::string pass_over(const LoadedModel& model, const std::vector<Prompt>& promp
   if (options.logits) write_arrays(logits, flags.logits);
   if (!options.hidden.empty()) write_arrays(hidden, flags.hidden);
   nlohmann::ordered_json line{{"prompts", prompts.size()}};
-  for (const auto& [name, path] : {std::pair{"logits", flags.logits}, {"hidden", flags.hidden},
-                                   {"state", flags.save_state}}) {
+  for (const auto& [name, path] :
+       {std::pair{"logits", flags.logits}, {"hidden", flags.hidden}, {"state", flags.save_state}}) {
     if (path.empty()) continue;
     line[name] = path;
     output += path + "\n";
@@ -191,9 +190,7 @@ void add_prefill_command(CLI::App& app, CommandLine& line) {
       ->add_option("--window", flags->scoring.window,
                    "tokens after which --score starts anew; 0: as many as the model can hold")
       ->capture_default_str();
-  command
-      ->add_option("--stride", flags->scoring.stride,
-                   "tokens from one window of --score to the next; 0: the window")
+  command->add_option("--stride", flags->scoring.stride, "tokens from one window of --score to the next; 0: the window")
       ->capture_default_str();
   command->add_option("--out", flags->out, "write the result to this file");
   line.on(command, "samba prefill --model runs/first --file README.md --score",

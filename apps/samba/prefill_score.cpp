@@ -78,8 +78,8 @@ Item read_item(const std::string& line, const std::string& where) {
     if (found != item.choices.end()) item.answer = static_cast<std::size_t>(found - item.choices.begin());
   }
   if (!item.answer) {
-    fields.refuse("answer", "the number of a choice, from 0 to " + std::to_string(item.choices.size() - 1) +
-                                ", or its text");
+    fields.refuse("answer",
+                  "the number of a choice, from 0 to " + std::to_string(item.choices.size() - 1) + ", or its text");
   }
   return item;
 }
@@ -96,8 +96,7 @@ Cut cut_item(const LoadedModel& model, const Item& item, const std::string& wher
     if (item.choices[i].empty()) refuse_value(where + ": /choices/" + std::to_string(i) + ": must not be empty");
     cut.endings.push_back(model.text.prompt_tokens(item.prompt + item.choices[i]));
     const auto& whole = cut.endings.back();
-    const auto [end, other] =
-        std::mismatch(cut.beginning.begin(), cut.beginning.end(), whole.begin(), whole.end());
+    const auto [end, other] = std::mismatch(cut.beginning.begin(), cut.beginning.end(), whole.begin(), whole.end());
     static_cast<void>(other);
     cut.beginning.erase(end, cut.beginning.end());
   }
@@ -132,8 +131,11 @@ nlohmann::ordered_json judge(const LoadedModel& model, const Item& item, const s
     scores.push_back(total);
   }
   const std::size_t pick = likeliest(scores), pick_per_byte = likeliest(per_byte);
-  nlohmann::ordered_json line{{"index", tally.items++}, {"log_likelihood", scores}, {"per_byte", per_byte},
-                              {"pick", pick},           {"pick_per_byte", pick_per_byte}};
+  nlohmann::ordered_json line{{"index", tally.items++},
+                              {"log_likelihood", scores},
+                              {"per_byte", per_byte},
+                              {"pick", pick},
+                              {"pick_per_byte", pick_per_byte}};
   if (!item.answer) return line;
   ++tally.answered;
   tally.correct += pick == *item.answer ? 1 : 0;
@@ -207,8 +209,9 @@ std::string score_choices(const LoadedModel& model, const std::string& file, con
                                {"accuracy_per_byte", accuracy_per_byte}});
   }
   char buffer[160];
-  std::snprintf(buffer, sizeof buffer, "accuracy: %.4f (%zu of %zu)\naccuracy by log-likelihood a byte: %.4f (%zu of %zu)\n",
-                accuracy, tally.correct, tally.answered, accuracy_per_byte, tally.correct_per_byte, tally.answered);
+  std::snprintf(buffer, sizeof buffer,
+                "accuracy: %.4f (%zu of %zu)\naccuracy by log-likelihood a byte: %.4f (%zu of %zu)\n", accuracy,
+                tally.correct, tally.answered, accuracy_per_byte, tally.correct_per_byte, tally.answered);
   return buffer;
 }
 

@@ -20,6 +20,7 @@ namespace {
 struct TrainOptions {
   std::string config;
   std::vector<std::string> data;
+  std::string tokenizer;
   std::string out;
   std::string resume;
   bool force = false;
@@ -34,7 +35,8 @@ struct GivenConfig {
   Path folder = ".";  // relative paths of the data are taken from here
 };
 
-GivenConfig read_config(const TrainOptions& options, const nlohmann::json* resumed) {
+// `run`: the folder of the run to resume, whose copy of the tokenizer is used.
+GivenConfig read_config(const TrainOptions& options, const nlohmann::json* resumed, const Path& run = {}) {
   GivenConfig given;
   nlohmann::json& json = given.json;
   if (!options.config.empty()) {
@@ -43,7 +45,15 @@ GivenConfig read_config(const TrainOptions& options, const nlohmann::json* resum
     if (!folder.empty()) given.folder = folder;
   } else {
     json = *resumed;
-    for (const char* digest : {"sha256", "bytes", "rows", "start_positions_sha256"}) json["data"].erase(digest);
+    for (const char* digest : {"sha256", "bytes", "rows", "start_positions_sha256", "tokens", "tokenizer_sha256"}) {
+      json["data"].erase(digest);
+    }
+    for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+      const nlohmann::json& data = json["data"];
+      if (!data.contains("tokenizer") || data["tokenizer"].is_null() || !std::filesystem::exists(run / name)) continue;
+      json["data"]["tokenizer"] = std::filesystem::absolute(run / name).lexically_normal().string();
+      break;
+    }
   }
   for (const std::string& assignment : options.set) set_field(json, assignment);
   if (options.steps != 0) {
@@ -55,6 +65,9 @@ GivenConfig read_config(const TrainOptions& options, const nlohmann::json* resum
     for (const std::string& path : options.data) {
       json["data"]["paths"].push_back(std::filesystem::absolute(path).lexically_normal().string());
     }
+  }
+  if (!options.tokenizer.empty()) {
+    json["data"]["tokenizer"] = std::filesystem::absolute(options.tokenizer).lexically_normal().string();
   }
   return given;
 }
@@ -145,7 +158,7 @@ int train(const TrainOptions& options, const CommonOptions& common) {
     folder = RunFolder::resume(options.resume);
     resumed = folder->config();
   }
-  const GivenConfig given = read_config(options, &resumed);
+  const GivenConfig given = read_config(options, &resumed, folder == nullptr ? Path() : folder->folder());
   if (options.print_config) {
     print(resolved_config(given.json, given.folder).dump(2) + "\n");
     return 0;
@@ -207,6 +220,9 @@ void add_train_command(CLI::App& app, CommandLine& line) {
   command->add_option("--config", options->config, "the configuration (JSON; configs/schema.json describes it)");
   command->add_option("--data", options->data,
                       "text files and folders (of an MLP: CSV files), instead of the config's");
+  command->add_option(
+      "--tokenizer", options->tokenizer,
+      "tokenizer.json, tokenizer.model or a folder, instead of the config's; without one tokens are bytes");
   command->add_option("--out", options->out, "folder of the run (default: runs/NAME, NAME of the config)");
   command->add_option("--resume", options->resume, "go on in this run folder, or from one of its checkpoints");
   command->add_flag("--force", options->force, "move a run that is in the way to DIR.old-N");

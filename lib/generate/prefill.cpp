@@ -97,11 +97,11 @@ PrefillResult prefill(SambaStack& stack, const std::vector<std::int32_t>& prompt
   for (Index first = 0; first < length; first += options.chunk) {
     const Index count = std::min(options.chunk, length - first);
     recorder.chunk_starts(first);
-    const Array logits =
-        stack.forward(ConstArray{DType::int32, {1, count}, prompt.data() + first}, *sequence.state);
+    const Array logits = stack.forward(ConstArray{DType::int32, {1, count}, prompt.data() + first}, *sequence.state);
     if (options.logits) {
-      std::copy(logits.floats().begin(), logits.floats().end(),
-                result.logits.floats().begin() + static_cast<std::ptrdiff_t>(first) * static_cast<std::ptrdiff_t>(vocab));
+      std::copy(
+          logits.floats().begin(), logits.floats().end(),
+          result.logits.floats().begin() + static_cast<std::ptrdiff_t>(first) * static_cast<std::ptrdiff_t>(vocab));
     }
     const auto last = logits.floats().last(vocab);
     sequence.logits.assign(last.begin(), last.end());

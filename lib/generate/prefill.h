@@ -20,8 +20,8 @@ struct PrefillOptions {
 };
 
 struct PrefillResult {
-  Sequence sequence;  // has read the prompt
-  Array logits;       // (L, vocab) when asked for
+  Sequence sequence;                    // has read the prompt
+  Array logits;                         // (L, vocab) when asked for
   std::map<std::string, Array> hidden;  // (L, d_model) each
 };
 

@@ -178,6 +178,18 @@ void TextData::for_each_run(std::uint64_t end,
   }
 }
 
+void TextData::for_each_document(std::uint64_t begin, std::uint64_t end,
+                                 const std::function<void(std::string_view part, bool whole)>& visit) const {
+  for (const Piece& piece : pieces_) {
+    const std::uint64_t piece_end = piece.start + piece.file.bytes().size();
+    const std::uint64_t first = std::max(begin, piece.start);
+    const std::uint64_t last = std::min(end, piece_end);
+    if (first >= last) continue;
+    const auto* data = reinterpret_cast<const char*>(piece.file.bytes().data()) + (first - piece.start);
+    visit({data, static_cast<std::size_t>(last - first)}, last == piece_end);
+  }
+}
+
 std::string TextData::checked_sha256(std::uint64_t bytes, Index vocab) const {
   check_tokens(vocab);
   Sha256 hash;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "samba/core/array.h"
@@ -25,6 +26,10 @@ class TextData {
   void copy(std::uint64_t start, std::span<std::uint8_t> bytes) const;
   // Calls `visit` with the runs of bytes that make up [0, end).
   void for_each_run(std::uint64_t end, const std::function<void(const std::uint8_t*, std::size_t)>& visit) const;
+
+  // Calls `visit` with the part of every file that lies in [begin, end) of the stream; `whole`: the file ends in there.
+  void for_each_document(std::uint64_t begin, std::uint64_t end,
+                         const std::function<void(std::string_view part, bool whole)>& visit) const;
 
   // SHA-256 (hex) of the first `bytes` bytes. Error(value) when one of them is no token of the vocabulary; the message
   // names file, position and byte.

@@ -45,7 +45,7 @@ std::string absolute_path(const std::string& path, const Path& folder) {
 }
 
 DataConfig read_data(const json& value, const Path& folder) {
-  const JsonFields fields(value, "/data", {"paths", "order", "start_positions", "evaluation_bytes"});
+  const JsonFields fields(value, "/data", {"paths", "order", "start_positions", "tokenizer", "evaluation_bytes"});
   DataConfig data;
   const json& paths = fields.required("paths");
   if (!paths.is_array() || paths.empty()) fields.refuse("paths", "a list of at least one file or folder");
@@ -67,6 +67,7 @@ DataConfig read_data(const json& value, const Path& folder) {
     if (data.order == "start_positions")
       refuse_value("/data/start_positions: is required by /data/order start_positions");
   }
+  if (fields.has("tokenizer")) data.tokenizer = absolute_path(fields.text("tokenizer", ""), folder);
   data.evaluation_bytes = fields.integer("evaluation_bytes", 0, 0);
   return data;
 }
@@ -243,6 +244,7 @@ nlohmann::ordered_json resolved_json(const TrainConfig& config) {
   result["data"] = {{"paths", config.data.paths}, {"order", config.data.order}};
   result["data"]["start_positions"] =
       config.data.start_positions.empty() ? json(nullptr) : json(config.data.start_positions);
+  result["data"]["tokenizer"] = config.data.tokenizer.empty() ? json(nullptr) : json(config.data.tokenizer);
   result["data"]["evaluation_bytes"] = config.data.evaluation_bytes;
   result["batch"] = {{"rows", config.batch.rows},
                      {"length", config.batch.length},
@@ -301,9 +303,9 @@ void set_field(json& target, const std::string& assignment) {
 }
 
 std::string first_difference(const json& mine, const json& theirs) {
-  for (const char* pointer :
-       {"/seed", "/model", "/data/sha256", "/data/bytes", "/data/order", "/data/start_positions_sha256",
-        "/data/evaluation_bytes", "/data/evaluation_rows", "/batch", "/optimizer", "/schedule"}) {
+  for (const char* pointer : {"/seed", "/model", "/data/sha256", "/data/bytes", "/data/order",
+                              "/data/start_positions_sha256", "/data/tokenizer_sha256", "/data/evaluation_bytes",
+                              "/data/evaluation_rows", "/batch", "/optimizer", "/schedule"}) {
     const json::json_pointer place(pointer);
     const json a = mine.contains(place) ? mine.at(place) : json();
     const json b = theirs.contains(place) ? theirs.at(place) : json();

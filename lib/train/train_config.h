@@ -20,6 +20,7 @@ struct DataConfig {
   std::vector<std::string> paths;  // text files and folders, absolute
   std::string order = "draw.v1";   // draw.v1, permute.v1, start_positions
   std::string start_positions;     // a file: one line a step, one start a row; then order is "start_positions"
+  std::string tokenizer;           // a file or folder, absolute; empty: tokens are bytes
   Index evaluation_bytes = 0;      // the tail of the text that training never sees
 };
 

@@ -39,6 +39,7 @@ TrainingResult Training::run(RunFolder& folder, const TrainingEvents& events) {
   TrainingResult result;
   result.step = completed_steps();
   const auto due = [](Index step, Index every) { return every > 0 && step % every == 0; };
+  keep_beside(folder.folder());
   folder.log().info("training from step {} to {}", result.step, steps());
   while (result.step < steps() && !result.interrupted) {
     const StepMetrics metrics = checked_step(folder);

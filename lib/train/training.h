@@ -67,6 +67,8 @@ class Training {
   virtual std::string sample_text() { return ""; }
   virtual Sidecar sidecar() const = 0;
   virtual std::string save(const Path& path) const = 0;  // returns the file's SHA-256
+  // What the run's folder holds beside checkpoints; asked for before the first step.
+  virtual void keep_beside(const Path& /*folder*/) {}
 
   // Error(value) when a checkpoint has more steps than the run.
   void check_resumed_steps(Index completed, const Path& checkpoint) const;

@@ -6,8 +6,10 @@
 #include <string>
 
 #include "samba/kernels/executor.h"
+#include "samba/text/model_text.h"
 #include "samba/train/checkpoint.h"
 #include "samba/train/data.h"
+#include "samba/train/encoded_text.h"
 #include "samba/train/run_folder.h"
 #include "samba/train/train_config.h"
 #include "samba/train/trainer.h"
@@ -17,8 +19,8 @@ namespace samba {
 
 class TrainingRun final : public Training {
  public:
-  // Opens the text, checks it against the configuration. Error(value): no text, shorter than one sequence, a token
-  // outside the vocabulary, start positions that do not fit.
+  // Opens the text and the tokenizer, checks them against the configuration. Error(value): no text, shorter than one
+  // sequence, a token outside the vocabulary, start positions that do not fit.
   explicit TrainingRun(const TrainConfig& config);
 
   const TrainConfig& config() const { return config_; }
@@ -42,11 +44,21 @@ class TrainingRun final : public Training {
   std::string sample_text() override;
   Sidecar sidecar() const override;
   std::string save(const Path& path) const override;
+  void keep_beside(const Path& folder) override;
 
  private:
+  std::uint64_t training_tokens() const { return encoded_ ? encoded_->training_tokens() : training_bytes_; }
+  std::uint64_t all_tokens() const { return encoded_ ? encoded_->size() : text_.size(); }
+  WindowBatch batch_at(std::span<const std::uint64_t> starts) const;
+  void read_tokenizer();
+
   TrainConfig config_;
   TextData text_;
   std::uint64_t training_bytes_ = 0;
+  ModelText tokenizer_;                   // without one tokens are bytes
+  std::unique_ptr<EncodedText> encoded_;  // then this is null
+  std::string tokenizer_sha256_;
+  nlohmann::ordered_json tokenizer_entry_;  // of the sidecar
   std::string sha256_;
   std::string start_positions_sha256_;
   std::unique_ptr<WindowOrder> order_;
