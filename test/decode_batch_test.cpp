@@ -61,6 +61,10 @@ DecodeOptions sampling() {
   return options;
 }
 
+DecodeResult decode_one(SambaStack& stack, const DecodeRequest& request, const DecodeOptions& options) {
+  return std::move(decode(stack, {&request, 1}, options)[0]);
+}
+
 void check_equal(const DecodeResult& result, const DecodeResult& expected) {
   CHECK(result.tokens == expected.tokens);
   CHECK(bits_equal(result.logprobs, expected.logprobs));
@@ -79,7 +83,7 @@ TEST_CASE("rows that join and leave a batch keep the bits they have alone") {
     DecodeOptions options = sampling();
     for (std::size_t i = 0; i < std::size(lengths); ++i) {
       requests.push_back({some_tokens(lengths[i], i), static_cast<std::uint32_t>(i % 3), nullptr, tokens[i]});
-      alone.push_back(decode(*stack, {&requests.back(), 1}, options)[0]);
+      alone.push_back(decode_one(*stack, requests.back(), options));
       CHECK(alone.back().tokens.size() == static_cast<std::size_t>(tokens[i]));
     }
     for (const Index batch : {1, 2, 3, 100}) {
@@ -112,7 +116,7 @@ TEST_CASE("samples share what was read of their prompt, and each has its own str
   options.samples = 1;
   for (std::size_t i = 0; i < 6; ++i) {
     const DecodeRequest lone{requests[i / 3].prompt, static_cast<std::uint32_t>(i % 3)};
-    check_equal(results[i], decode(*stack, {&lone, 1}, options)[0]);
+    check_equal(results[i], decode_one(*stack, lone, options));
   }
   CHECK(results[0].tokens != results[1].tokens);
 }
@@ -153,11 +157,11 @@ TEST_CASE("a state saved and loaded goes on with the bits of the run that never 
     const DecodeRequest request{some_tokens(250, 4), 2};
     DecodeOptions options = sampling();
     options.max_tokens = 20;  // beyond the 256 positions that the state has room for at first
-    const DecodeResult whole = decode(*stack, {&request, 1}, options)[0];
+    const DecodeResult whole = decode_one(*stack, request, options);
     for (const Index first : {1, 5, 12}) {
       options.max_tokens = first;
       options.keep_sequences = true;
-      DecodeResult begin = decode(*stack, {&request, 1}, options)[0];
+      DecodeResult begin = decode_one(*stack, request, options);
       REQUIRE(begin.sequence);
       save_sequence(*stack, *begin.sequence, file);
       TestStack other(changes);  // another program's
@@ -167,7 +171,7 @@ TEST_CASE("a state saved and loaded goes on with the bits of the run that never 
       options.max_tokens = 20 - first;
       options.keep_sequences = false;
       const DecodeRequest rest{{}, 0, &loaded};
-      const DecodeResult end = decode(*other, {&rest, 1}, options)[0];
+      const DecodeResult end = decode_one(*other, rest, options);
       Ids tokens = begin.tokens;
       tokens.insert(tokens.end(), end.tokens.begin(), end.tokens.end());
       CHECK(tokens == whole.tokens);
@@ -182,7 +186,7 @@ TEST_CASE("a state saved and loaded goes on with the bits of the run that never 
     loaded.sample = 2;
     options.max_tokens = 20;
     const DecodeRequest rest{Ids(prompt.begin() + 100, prompt.end()), 0, &loaded};
-    check_equal(decode(*stack, {&rest, 1}, options)[0], whole);
+    check_equal(decode_one(*stack, rest, options), whole);
   }
 }
 
@@ -237,7 +241,7 @@ TEST_CASE("a state of another model, or a damaged one, is refused") {
   CHECK_THAT(rewritten([](SafetensorsFile& f) { f.metadata["read"] = "10"; }),
              Contains("read must be a number up to 9"));
   CHECK_THAT(rewritten([](SafetensorsFile& f) { f.metadata["read"] = "-1"; }), Contains("read must be a number"));
-  CHECK_THAT(rewritten([](SafetensorsFile& f) { f.metadata["counters"] = "[]"; }), Contains("0 layers"));
+  CHECK_THAT(rewritten([](SafetensorsFile& f) { f.metadata["counters"] = "[]"; }), Contains("counters of 0 layers"));
   CHECK_THAT(rewritten([](SafetensorsFile& f) { f.metadata["counters"] = "{"; }), Contains("counters"));
   CHECK_THAT(rewritten([](SafetensorsFile& f) { f.metadata.erase("profile"); }), Contains("have no profile"));
   CHECK_THAT(rewritten([](SafetensorsFile& f) { f.metadata["profile"] = "samba-stack.fp32.v1"; }),
@@ -249,10 +253,10 @@ TEST_CASE("a token of the end ends a continuation; it is counted, and has no tex
   DecodeOptions options;
   options.max_tokens = 12;
   const DecodeRequest request{some_tokens(5, 1)};
-  const Ids free = decode(*stack, {&request, 1}, options)[0].tokens;
+  const Ids free = decode_one(*stack, request, options).tokens;
   options.end_ids = {free[4]};
   const std::size_t at = static_cast<std::size_t>(std::find(free.begin(), free.end(), free[4]) - free.begin());
-  const DecodeResult ended = decode(*stack, {&request, 1}, options)[0];
+  const DecodeResult ended = decode_one(*stack, request, options);
   CHECK(ended.reason == FinishReason::end);
   CHECK(ended.tokens == Ids(free.begin(), free.begin() + static_cast<std::ptrdiff_t>(at) + 1));
   Utf8Stream utf8;
@@ -294,7 +298,7 @@ TEST_CASE("an interruption ends rows where they are and leaves their states usab
   options.batch = 2;
   options.keep_sequences = true;
   const std::vector<DecodeRequest> requests{{some_tokens(4, 1)}, {some_tokens(6, 2)}, {some_tokens(3, 3)}};
-  const DecodeResult whole = decode(*stack, {&requests[0], 1}, options)[0];
+  const DecodeResult whole = decode_one(*stack, requests[0], options);
   int asked = 0;
   DecodeHooks hooks;
   hooks.interrupted = [&] { return ++asked > 9; };
@@ -308,7 +312,7 @@ TEST_CASE("an interruption ends rows where they are and leaves their states usab
   options.max_tokens = 30 - done;
   const DecodeRequest rest{{}, 0, &*results[0].sequence};
   Ids tokens = results[0].tokens;
-  const DecodeResult end = decode(*stack, {&rest, 1}, options)[0];
+  const DecodeResult end = decode_one(*stack, rest, options);
   tokens.insert(tokens.end(), end.tokens.begin(), end.tokens.end());
   CHECK(tokens == whole.tokens);
 }

@@ -97,8 +97,8 @@ StateContents SambaState::contents() const {
 std::unique_ptr<SambaState> SambaStack::restore_state(const StateContents& contents, Index max_tokens) {
   const std::size_t layers = impl_->blocks.size();
   if (contents.pieces.size() != layers || contents.counters.size() != layers) {
-    refuse_value("the state has " + std::to_string(contents.pieces.size()) + " layers, the model " +
-                 std::to_string(layers));
+    refuse_value("the state has pieces of " + std::to_string(contents.pieces.size()) + " and counters of " +
+                 std::to_string(contents.counters.size()) + " layers, the model has " + std::to_string(layers));
   }
   if (contents.tokens < 0 || contents.tokens > max_tokens) {
     refuse_value("the state has consumed " + std::to_string(contents.tokens) + " tokens, max_tokens is " +
