@@ -53,7 +53,7 @@ int run_chat(const LoadedModel& model, ChatSession& session, const DecodeOptions
       printer.end_line();
       if (loop.json) print(json_line(result_json(turn, 0, prompt, result, options)));
       if (!loop.save_state.empty() && !session.sequence().tokens.empty()) {
-        save_sequence(*model.stack, session.sequence(), loop.save_state, model.numeric_mode);
+        save_sequence(*model.stack, session.sequence(), loop.save_state);
       }
     }
     ++turn;

@@ -69,7 +69,7 @@ Work prepare(const DecodeFlags& flags, const CommonOptions& common) {
     if (const auto end = work.chat->end_token()) work.options.end_ids.push_back(*end);
   }
   if (!flags.state.empty()) {
-    work.from = load_sequence(*work.model.stack, flags.state, work.model.numeric_mode);
+    work.from = load_sequence(*work.model.stack, flags.state);
     if (flags.chat) drop_unread_end(work.from, work.options.end_ids);
   }
   return work;
@@ -130,7 +130,7 @@ int decode_prompts(const DecodeFlags& flags, Work& work, const CommonOptions& co
   std::vector<DecodeResult> results = decode(*work.model.stack, requests, options, hooks);
   tokens.end_line();
   if (!flags.save_state.empty() && results[0].sequence) {
-    save_sequence(*work.model.stack, *results[0].sequence, flags.save_state, work.model.numeric_mode);
+    save_sequence(*work.model.stack, *results[0].sequence, flags.save_state);
   }
   if (common.progress != "never") print_rates(times);
   const bool interrupted = std::any_of(results.begin(), results.end(), [](const DecodeResult& result) {

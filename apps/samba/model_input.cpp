@@ -54,7 +54,6 @@ LoadedModel load_model(const std::string& path, const std::string& tokenizer, co
   refuse_mlp(place.path, "decode", "it has no tokens to continue; samba prefill --file ROWS.csv gives its logits");
   model.executor = make_executor(common);
   model.stack = samba::load_model(*model.executor, place);
-  model.numeric_mode = common.numeric_mode;
   const StackConfig& config = model.stack->config();
   model.text = read_model_text(place.path, config.vocab, tokenizer);
   if (const Index declared = unreachable_positions(config); declared > 0) {

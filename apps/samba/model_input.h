@@ -21,7 +21,6 @@ struct LoadedModel {
   std::unique_ptr<Executor> executor;
   std::unique_ptr<SambaStack> stack;
   ModelText text;
-  std::string numeric_mode;
 
   const Tokenizer* tokenizer() const { return text.tokenizer.get(); }
 };

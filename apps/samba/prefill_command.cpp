@@ -109,7 +109,7 @@ std::string pass_over(const LoadedModel& model, const std::vector<Prompt>& promp
     if (options.logits) logits.emplace("logits" + suffix, std::move(result.logits));
     for (auto& [name, array] : result.hidden) hidden.emplace("hidden." + name + suffix, std::move(array));
     if (!flags.save_state.empty()) {
-      save_sequence(*model.stack, result.sequence, flags.save_state, model.numeric_mode);
+      save_sequence(*model.stack, result.sequence, flags.save_state);
     }
     if (!writes) output += next_tokens(model, i, prompts.size(), result.sequence, json);
   }

@@ -77,6 +77,8 @@ std::vector<std::map<std::string, Index>> read_counters(const Path& path, const 
   return result;
 }
 
+std::string mode_of(const SambaStack& stack) { return std::string(numeric_mode_name(stack.executor().numeric_mode())); }
+
 // What must be the model's own; `name` as people know it.
 void require_equal(const Path& path, const char* name, const std::string& state, const std::string& model,
                    const char* advice) {
@@ -129,7 +131,7 @@ std::vector<ArrayMap> take_pieces(const Path& path, ArrayMap tensors, std::size_
 
 std::string config_digest(const StackConfig& config) { return sha256_hex(canonical_json(config_to_json(config))); }
 
-void save_sequence(SambaStack& stack, const Sequence& sequence, const Path& path, const std::string& numeric_mode) {
+void save_sequence(SambaStack& stack, const Sequence& sequence, const Path& path) {
   if (sequence.state == nullptr) refuse_value("there is no state to save: no token was read");
   const StateContents contents = sequence.state->contents();
   ConstArrayMap tensors;
@@ -142,7 +144,7 @@ void save_sequence(SambaStack& stack, const Sequence& sequence, const Path& path
   }
   write_sealed_safetensors(path, kFormat, tensors,
                            {{"profile", std::string(profile_name(stack.config()))},
-                            {"numeric_mode", numeric_mode},
+                            {"numeric_mode", mode_of(stack)},
                             {"model_sha256", stack.parameters_sha256()},
                             {"config_sha256", config_digest(stack.config())},
                             {"counters", counters_text(contents)},
@@ -151,16 +153,16 @@ void save_sequence(SambaStack& stack, const Sequence& sequence, const Path& path
                             {"sample", std::to_string(sequence.sample)}});
 }
 
-Sequence load_sequence(SambaStack& stack, const Path& path, const std::string& numeric_mode) {
+Sequence load_sequence(SambaStack& stack, const Path& path) {
   SafetensorsFile file = read_sealed_safetensors(path, kFormat);
   const Fields fields(path, file.metadata);
   const StackConfig& config = stack.config();
   require_equal(path, "profile", fields.text("profile"), std::string(profile_name(config)),
                 "; read its tokens again with this model");
   require_equal(path, "configuration (SHA-256)", fields.text("config_sha256"), config_digest(config), "");
-  if (fields.text("numeric_mode") != numeric_mode) {
+  if (fields.text("numeric_mode") != mode_of(stack)) {
     refuse_value(path.string() + " was made in the numeric mode " + fields.text("numeric_mode") + ", this is " +
-                 numeric_mode + "; give --numeric-mode " + fields.text("numeric_mode"));
+                 mode_of(stack) + "; give --numeric-mode " + fields.text("numeric_mode"));
   }
   require_equal(path, "weights (SHA-256)", fields.text("model_sha256"), stack.parameters_sha256(), "");
   Sequence sequence;

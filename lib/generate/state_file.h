@@ -10,13 +10,12 @@
 
 namespace samba {
 
-// Atomically. `numeric_mode`: of the arithmetic that made the state.
-void save_sequence(SambaStack& stack, const Sequence& sequence, const Path& path,
-                   const std::string& numeric_mode = "identical");
+// Atomically.
+void save_sequence(SambaStack& stack, const Sequence& sequence, const Path& path);
 
 // Refused: a damaged or foreign file (Error(corrupt)); one of another model, profile or numeric mode (Error(value),
 // with both).
-Sequence load_sequence(SambaStack& stack, const Path& path, const std::string& numeric_mode = "identical");
+Sequence load_sequence(SambaStack& stack, const Path& path);
 
 // SHA-256 (hex) of the configuration's canonical text.
 std::string config_digest(const StackConfig& config);
