@@ -37,14 +37,29 @@ void TransformerBlock::project_heads(const Call& call) {
   call.record("k_proj.out", {rows, kw}, k);
   call.record("v_proj.out", {rows, kw}, a.v);
 
-  RopeShape shape{call.batch,        call.length,           options_.n_heads,
-                  options_.head_dim, rotary_->rotary_dim(), call.first_position()};
-  executor_.rope().rotate(shape, q, rotary_->cosines(), rotary_->sines(), a.q_rope);
-  shape.n_heads = options_.n_kv_heads;
-  executor_.rope().rotate(shape, k, rotary_->cosines(), rotary_->sines(), a.k_rope);
+  rotate_heads(call, q, k);
   record_inverse_frequencies(call);
   call.record("q_rope.out", {rows, qw}, a.q_rope);
   call.record("k_rope.out", {rows, kw}, a.k_rope);
+}
+
+void TransformerBlock::rotate_heads(const Call& call, const float* q, const float* k) {
+  const TransformerActivations& a = call.a;
+  RopeShape shape{call.batch,        call.length,           options_.n_heads,
+                  options_.head_dim, rotary_->rotary_dim(), call.first_position()};
+  const auto rotate = [&](Index row) {
+    const Index query = row * options_.query_width(), key = row * options_.key_width();
+    shape.n_heads = options_.n_heads;
+    executor_.rope().rotate(shape, q + query, rotary_->cosines(), rotary_->sines(), a.q_rope + query);
+    shape.n_heads = options_.n_kv_heads;
+    executor_.rope().rotate(shape, k + key, rotary_->cosines(), rotary_->sines(), a.k_rope + key);
+  };
+  if (call.row_states.empty()) return rotate(0);
+  shape.batch = 1;
+  for (Index row = 0; row < call.batch; ++row) {
+    shape.first_position = call.row_state(row)->cached_tokens();
+    rotate(row);
+  }
 }
 
 void TransformerBlock::record_inverse_frequencies(const Call& call) {
@@ -79,6 +94,8 @@ AttentionShape TransformerBlock::attention_shape(Index batch, Index length, Inde
 // rows go first. A chunk under a window is the exception: its early queries see keys the ring will not keep, so the
 // span is put together beside the ring, which takes the new rows afterwards.
 void TransformerBlock::attend(const Call& call) {
+  for (Index row = 0; row < static_cast<Index>(call.row_states.size()); ++row) attend_row(call, row);
+  if (!call.row_states.empty()) return;
   const Workspace::Scope scope(call.workspace);
   const TransformerActivations& a = call.a;
   TransformerState* state = call.state;
@@ -121,6 +138,17 @@ void TransformerBlock::attend(const Call& call) {
     store();
   }
   if (state != nullptr) state->advance(call.length);
+}
+
+// One sequence of several: its row of every activation that attention reads or writes.
+void TransformerBlock::attend_row(const Call& call, Index row) {
+  const Index query = row * options_.query_width(), key = row * options_.key_width();
+  Call one{1, 1, nullptr, call.row_state(row), call.a, call.workspace, nullptr};
+  one.a.q_rope += query;
+  one.a.k_rope += key;
+  one.a.v += key;
+  one.a.context += query;
+  attend(one);
 }
 
 // The codes of the view's keys, `rows` dense rows of head_dim values, for the length of the call.

@@ -185,6 +185,15 @@ void TransformerBlock::forward(Index batch, Index length, const float* x, float*
   finish_forward(call, y);
 }
 
+void TransformerBlock::step_rows(std::span<BlockState* const> states, const float* x, float* y, Workspace& workspace) {
+  const Workspace::Scope scope(workspace);
+  Call call{static_cast<Index>(states.size()), 1, x, nullptr, {}, workspace, nullptr, states};
+  float* store = workspace.floats(lay_out(call.rows(), false, nullptr, call.a));
+  lay_out(call.rows(), false, store, call.a);
+  run_forward(call);
+  finish_forward(call, y);
+}
+
 void TransformerBlock::forward_keeping(Index batch, Index length, const float* x, float* y, float* store,
                                        Workspace& workspace) {
   const Workspace::Scope scope(workspace);
@@ -200,6 +209,9 @@ void TransformerBlock::run_forward(const Call& call) {
   const Index rows = call.rows(), dm = options_.d_model;
   check_contractions();
   rotary_->reserve(call.first_position() + call.length);
+  for (Index row = 0; row < static_cast<Index>(call.row_states.size()); ++row) {
+    rotary_->reserve(call.row_state(row)->cached_tokens() + 1);
+  }
 
   normalize(W::input_norm, W::input_norm_bias, rows, call.x, a.norm1, a.norm1_sumsq);
   call.record("norm1.sumsq", {rows}, a.norm1_sumsq);

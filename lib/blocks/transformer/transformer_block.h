@@ -52,6 +52,7 @@ class TransformerBlock final : public KeepingBlock {
 
   void forward(Index batch, Index length, const float* x, float* y, BlockState* state, Workspace& workspace,
                StageRecorder* stages) override;
+  void step_rows(std::span<BlockState* const> states, const float* x, float* y, Workspace& workspace) override;
   void backward(Index batch, Index length, const float* x, const float* dy, float* dx,
                 std::span<float* const> weight_gradients, Workspace& workspace, StageRecorder* stages) override;
 
@@ -79,9 +80,11 @@ class TransformerBlock final : public KeepingBlock {
   void run_forward(const Call& call);  // everything before down_proj
   void finish_forward(const Call& call, float* y);
   void project_heads(const Call& call);
+  void rotate_heads(const Call& call, const float* q, const float* k);
   void record_inverse_frequencies(const Call& call);
   AttentionShape attention_shape(Index batch, Index length, Index first_position) const;
   void attend(const Call& call);
+  void attend_row(const Call& call, Index row);
   void quantize_keys(const Call& call, Index rows, KeyValueView& view);
   void attend_to(const Call& call, const AttentionShape& shape, const KeyValueView& view);
   void record_span(const Call& call, const AttentionShape& shape, const KeyValueView& view);

@@ -15,9 +15,14 @@ struct TransformerBlock::Call {
   TransformerActivations a;
   Workspace& workspace;
   StageRecorder* stages = nullptr;
+  // A step of several sequences: the state of each row, whose length is 1; `state` is null.
+  std::span<BlockState* const> row_states = {};
 
   Index rows() const { return batch * length; }
   Index first_position() const { return state == nullptr ? 0 : state->cached_tokens(); }
+  TransformerState* row_state(Index row) const {
+    return static_cast<TransformerState*>(row_states[static_cast<std::size_t>(row)]);
+  }
   // A call without stages makes no Shape: it allocates nothing.
   void record(std::string_view name, std::initializer_list<Index> shape, const float* values) const {
     if (stages != nullptr) stages->record(name, Shape(shape), values);
