@@ -204,8 +204,9 @@ void add_decode_command(CLI::App& app, CommandLine& line) {
   auto flags = std::make_shared<DecodeFlags>();
   CLI::App* command = app.add_subcommand("decode", "continue a prompt token by token, or chat");
   command
-      ->add_option("--model", flags->model,
-                   "a .samba file, a run folder (its newest checkpoint) or a safetensors folder")
+      ->add_option(
+          "--model", flags->model,
+          "a checkpoint, a run folder (its newest one), a folder of weights (samba's or Hugging Face's) or GGUF")
       ->required();
   command->add_option("--tokenizer", flags->tokenizer, "tokenizer.json, tokenizer.model, GGUF or a folder");
   add_prompt_flags(command, *flags);

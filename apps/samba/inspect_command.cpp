@@ -9,7 +9,7 @@
 #include "samba/core/error.h"
 #include "samba/core/sha256.h"
 #include "samba/generate/decode_session.h"
-#include "samba/text/tokenizer.h"
+#include "samba/text/model_text.h"
 #include "samba/train/checkpoint.h"
 #include "samba/train/model_kind.h"
 
@@ -87,8 +87,8 @@ nlohmann::ordered_json describe(const InspectFlags& flags, const CommonOptions& 
   for (const StackTensor& tensor : model.tensors) parameters += element_count(tensor.shape);
   result["parameters"] = parameters;
   result["parameters_sha256"] = parameters_sha256(model);
-  const bool bytes = model.state.config.vocab == kByteVocabulary;
-  result["tokenizer"] = bytes ? nlohmann::json("bytes") : nlohmann::json();
+  const ModelText text = read_model_text(path, model.state.config.vocab);
+  result["tokenizer"] = text.tokenizer == nullptr ? nlohmann::json() : nlohmann::json(text.tokenizer->kind());
   result["config"] = config_to_json(model.state.config);
   for (const char* name : {"optimizer", "schedule", "rng", "numeric_mode", "profile"}) {
     result[name] = state.value(name, nlohmann::json());

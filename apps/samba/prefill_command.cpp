@@ -167,8 +167,9 @@ void add_prefill_command(CLI::App& app, CommandLine& line) {
   auto flags = std::make_shared<PrefillFlags>();
   CLI::App* command = app.add_subcommand("prefill", "one pass over a prompt: logits, next tokens, state, or a score");
   command
-      ->add_option("--model", flags->model,
-                   "a .samba file, a run folder (its newest checkpoint) or a safetensors folder")
+      ->add_option(
+          "--model", flags->model,
+          "a checkpoint, a run folder (its newest one), a folder of weights (samba's or Hugging Face's) or GGUF")
       ->required();
   command->add_option("--tokenizer", flags->tokenizer, "tokenizer.json, tokenizer.model, GGUF or a folder");
   command->add_option("--prompt", flags->prompts.prompts, "the text (repeatable)")->allow_extra_args(false);

@@ -7,11 +7,10 @@
 
 #include "commands.h"
 #include "output.h"
+#include "samba/convert/model_source.h"
 #include "samba/core/error.h"
 #include "samba/formats/gguf_metadata.h"
-#include "samba/text/tokenizer.h"
-#include "samba/train/run_folder.h"
-#include "samba/train/stored_model.h"
+#include "samba/text/model_text.h"
 
 namespace samba::apps {
 
@@ -26,15 +25,15 @@ struct TokenizeFlags {
   EncodeOptions encode;
 };
 
-// The tokenizer beside a model, or the byte vocabulary where the model has 256 tokens.
-std::unique_ptr<Tokenizer> tokenizer_of_model(const std::string& path) {
+// The tokenizer of a model, or the byte vocabulary where the model has 256 tokens.
+std::shared_ptr<const Tokenizer> tokenizer_of_model(const std::string& path) {
   namespace fs = std::filesystem;
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    if (fs::exists(Path(path) / name)) return load_tokenizer(path);
-  }
-  if (fs::is_regular_file(path) && is_gguf(path)) return load_tokenizer(path);
-  const Index vocabulary = read_model(find_checkpoint(path), Reading::inference).state.config.vocab;
-  if (vocabulary == kByteVocabulary) return make_byte_tokenizer();
+  const bool in_folder = fs::exists(Path(path) / "tokenizer.json") || fs::exists(Path(path) / "tokenizer.model");
+  if (in_folder || (fs::is_regular_file(path) && is_gguf(path))) return load_tokenizer(path);
+  const ModelPlace place = find_model(path);
+  const Index vocabulary = open_model(place).state.config.vocab;
+  const ModelText text = read_model_text(place.path, vocabulary);
+  if (text.tokenizer != nullptr) return text.tokenizer;
   refuse_value("--model: the model has a vocabulary of " + std::to_string(vocabulary) +
                " tokens and no tokenizer beside it; give --tokenizer PATH");
 }
@@ -48,7 +47,7 @@ std::string read_text(const TokenizeFlags& flags) {
 
 int run(const TokenizeFlags& flags, const CommonOptions& common) {
   if (flags.model.empty() == flags.tokenizer.empty()) refuse_value("give either --model PATH or --tokenizer PATH");
-  const std::unique_ptr<Tokenizer> tokenizer =
+  const std::shared_ptr<const Tokenizer> tokenizer =
       flags.model.empty() ? load_tokenizer(flags.tokenizer) : tokenizer_of_model(flags.model);
   const std::string text = read_text(flags);
   const std::vector<std::int32_t> ids = tokenizer->encode(text, flags.encode);
