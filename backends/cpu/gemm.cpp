@@ -107,10 +107,13 @@ struct TileRange {
 // first tiles fetch all of it: a leaf that comes from memory would hold up the first tile of each leaf.
 template <class Cells>
 HWY_INLINE void share_fetching(Index tile, Index tiles, int vectors, TileLeaf<Cells>& work) {
+  work.ahead = work.length * work.b_stride;
   const int number = static_cast<int>(std::min<Index>(tile, vectors));
   work.first_ahead = tiles == 2 ? 2 * number : number;
   work.end_ahead = std::min(vectors, tiles == 2 ? 2 * number + 2 : number + 1);
 }
+
+constexpr Index kLinesAhead = 16;  // of a matrix that is read where it lies
 
 // The tiles pass the leaves of a panel. `waiting` holds tiles * levels partial tiles. lines(leaf, length) gives the
 // first line of a leaf, lines lie b_stride cells apart; with `behind` the next leaf lies behind it.
@@ -128,7 +131,12 @@ void run_tiles(const PanelRun& run, const TileRange& tiles, float* waiting, Inde
     work.b = lines(leaf, work.length);
     work.b_stride = b_stride;
     work.scales = Cells::kScaled ? product.scales + run.first_column : nullptr;
+    work.ahead = 0;
     work.first_ahead = work.end_ahead = 0;
+    if (b_stride != run.width) {  // lines that lie apart
+      work.ahead = kLinesAhead * b_stride;
+      work.end_ahead = run.vectors;
+    }
     work.leaf = leaf;
     work.last = leaf + 1 == leaves;
     work.level_stride = tiles.count() * kTileCells;
@@ -170,11 +178,11 @@ void run_prepared(const PanelRun& run, const TileRange& tiles, GemmScratch& scra
   });
 }
 
-// Fetches `length` columns of the rows of b[n, k] that a panel will take next.
-HWY_INLINE void fetch_rows(const float* b, Index k, Index rows, Index length) {
+// Fetches what a panel will take next of a matrix: `length` floats of each of `rows` rows.
+HWY_INLINE void fetch_rows(const float* from, Index stride, Index rows, Index length) {
   constexpr Index kLineFloats = 16;
   for (Index r = 0; r < rows; ++r) {
-    for (Index p = 0; p < length; p += kLineFloats) hwy::Prefetch(b + r * k + p);
+    for (Index p = 0; p < length; p += kLineFloats) hwy::Prefetch(from + r * stride + p);
   }
 }
 
@@ -198,7 +206,9 @@ void run_matrix(const PanelRun& run, const TileRange& tiles, GemmScratch& scratc
     float* to = scratch.panel + first * run.width;
     if (held) return static_cast<const float*>(to);
     if (columns) {
-      copy_lines(b + first * product.n + run.first_column, product.n, run.columns, length, run.width, to);
+      const float* from = b + first * product.n + run.first_column;
+      copy_lines(from, product.n, run.columns, length, run.width, to);
+      fetch_rows(from + length * product.n, product.n, std::min(leaf_size, k - first - length), run.columns);
     } else {
       const float* from = b + run.first_column * k + first;
       transpose_lines(from, k, run.columns, length, run.width, to);

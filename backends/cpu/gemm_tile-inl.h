@@ -36,7 +36,8 @@ struct TileLeaf {
   const typename Cells::Cell* b;  // line p at b + p * b_stride, V vectors
   Index b_stride;
   const float* scales;         // [V * lanes], of int8 cells
-  int first_ahead, end_ahead;  // vectors of each line of the leaf behind this one that are fetched early
+  Index ahead;                 // cells from a line to one that is fetched early,
+  int first_ahead, end_ahead;  // and the vectors of it
   Index length;
   Index leaf;  // t
   bool last;
@@ -66,9 +67,8 @@ HWY_INLINE void run_tile_leaf(const TileLeaf<Cells>& leaf) {
   }
   const float* HWY_RESTRICT a = leaf.a;
   const typename Cells::Cell* HWY_RESTRICT b = leaf.b;
-  const Index ahead = leaf.length * leaf.b_stride;
   for (Index p = 0; p < leaf.length; ++p, b += leaf.b_stride) {
-    for (int j = leaf.first_ahead; j < leaf.end_ahead; ++j) hwy::Prefetch(b + ahead + j * lanes);
+    for (int j = leaf.first_ahead; j < leaf.end_ahead; ++j) hwy::Prefetch(b + leaf.ahead + j * lanes);
     hn::Vec<decltype(d)> columns[V];
 #pragma GCC unroll 3
     for (int j = 0; j < V; ++j) columns[j] = flush_operand(d, Cells::load(d, b + j * lanes, scales[j]));
