@@ -104,15 +104,18 @@ TEST_CASE("a contraction beyond 131072 terms has leaves longer than 128") {
   }
 }
 
-TEST_CASE("columns of A that lie far apart are packed and give the same product") {
-  const Index m = 1069, n = 52, k = 1000;
-  const auto a = matrix(0, 9, m * k), b = matrix(2, 10, n * k);
-  const auto want = expected_product(Layout::tn, m, n, k, a, b);
-  std::vector<float> c(want.size());
-  for (const std::string& isa : instruction_sets()) {
-    for (const int threads : {1, 3}) {
-      make_executor("cpu", {threads, isa})->linear().gemm(Layout::tn, m, n, k, a.data(), b.data(), c.data());
-      CHECK(bits_equal(c, want));
+TEST_CASE("columns of A that lie far apart or share cache sets are packed and give the same product") {
+  for (const Size& size : {Size{1069, 52, 1000}, Size{512, 52, 300}, Size{512, 600, 700}}) {
+    const Index m = size.m, n = size.n, k = size.k;
+    const auto a = matrix(0, 9, m * k), b = matrix(2, 10, n * k);
+    const auto want = expected_product(Layout::tn, m, n, k, a, b);
+    std::vector<float> c(want.size());
+    for (const std::string& isa : instruction_sets()) {
+      for (const int threads : {1, 3}) {
+        INFO(isa << ", " << threads << " threads, m " << m << " n " << n << " k " << k);
+        make_executor("cpu", {threads, isa})->linear().gemm(Layout::tn, m, n, k, a.data(), b.data(), c.data());
+        CHECK(bits_equal(c, want));
+      }
     }
   }
 }

@@ -150,7 +150,7 @@ void run_tiles(const PanelRun& run, const TileRange& tiles, float* waiting, Inde
         work.a = a_cell<kOrder>(product.a, product.a_stride, row, first);
       } else {
         work.a_stride = rows;
-        work.a = tiles.packed + (tile - tiles.first) * kTileRows * product.k + first * rows;
+        work.a = tiles.packed + (row - tile_row(product.m, tiles.first)) * product.k + first * rows;
       }
       work.waiting = waiting + (tile - tiles.first) * kTileCells;
       work.c = product.c + row * product.n + run.first_column;
@@ -232,14 +232,16 @@ void run_panel(const PanelRun& run, const TileRange& tiles, GemmScratch& scratch
   }
 }
 
-// Rows [first tile's, ...) of a[k, m] into tiles.
-void pack_rows(const Product& product, const TileRange& tiles, float* packed) {
+// The tiles [first, end) of a[k, m], one behind the other.
+void pack_rows(const Product& product, Index first, Index end, float* packed) {
+  const Index first_row = tile_row(product.m, first);
   for (Index p = 0; p < product.k; ++p) {
-    for (Index tile = tiles.first; tile < tiles.end; ++tile) {
+    for (Index tile = first; tile < end; ++tile) {
       const Index row = tile_row(product.m, tile);
       const Index rows = tile_row(product.m, tile + 1) - row;
       const float* from = product.a + p * product.a_stride + row;
-      float* to = packed + (tile - tiles.first) * kTileRows * product.k + p * rows;
+      hwy::Prefetch(from + kLinesAhead * product.a_stride);
+      float* to = packed + (row - first_row) * product.k + p * rows;
       if (rows == kTileRows) {
         std::memcpy(to, from, kTileRows * sizeof(float));
       } else {
@@ -249,11 +251,16 @@ void pack_rows(const Product& product, const TileRange& tiles, float* packed) {
   }
 }
 
+void gemm_pack_rows(const Product& product, Index first, Index end, float* packed) {
+  pack_rows(product, first, end, packed + tile_row(product.m, first) * product.k);
+}
+
 void run_unit(const Product& product, const PanelLayout& layout, Index panel, Index block, const RowBlocks& blocks,
               GemmScratch& scratch) {
   TileRange tiles{block * blocks.tiles, std::min(blocks.all_tiles, (block + 1) * blocks.tiles), nullptr};
-  if (blocks.packs_rows) {
-    if (scratch.rows_block != block) pack_rows(product, tiles, scratch.rows);
+  if (product.packed_a != nullptr) tiles.packed = product.packed_a + tile_row(product.m, tiles.first) * product.k;
+  if (blocks.packs_blocks) {
+    if (scratch.rows_block != block) pack_rows(product, tiles.first, tiles.end, scratch.rows);
     scratch.rows_block = block;
     tiles.packed = scratch.rows;
   }
@@ -278,8 +285,8 @@ void gemm_run(std::span<const Product> products, const RowBlocks& blocks, Index 
     const PanelLayout layout(product.n, shape);
     const Index panels = layout.count();
     for (Index unit = 0; unit < panels * blocks.count; ++unit) {
-      const Index panel = blocks.packs_rows ? unit % panels : unit / blocks.count;
-      const Index block = blocks.packs_rows ? unit / panels : unit % blocks.count;
+      const Index panel = blocks.packs_blocks ? unit % panels : unit / blocks.count;
+      const Index block = blocks.packs_blocks ? unit / panels : unit % blocks.count;
       if (place >= end) return;
       if (place >= first) run_unit(product, layout, panel, block, blocks, scratch);
       place += layout.panel_vectors(panel);
@@ -307,6 +314,7 @@ namespace samba::cpu {
 HWY_EXPORT(gemm_tile_shape);
 HWY_EXPORT(gemm_run);
 HWY_EXPORT(gemm_pack_panel);
+HWY_EXPORT(gemm_pack_rows);
 
 namespace {
 
@@ -338,6 +346,17 @@ void pack_panels(Context& context, const PanelLayout& layout, Index k, PanelSour
   }
 }
 
+void pack_tiles(Context& context, const Product& product, float* packed) {
+  constexpr Index kTogether = 8;  // tiles
+  const auto run = SAMBA_CPU_KERNEL(context, gemm_pack_rows);
+  const Index rows = tile_shape(context).rows;
+  context.parallel((product.m + rows - 1) / rows, kTogether, [&](Index first, Index end, int) {
+    for (Index tile = first; tile < end; tile += kTogether) {
+      run(product, tile, std::min(end, tile + kTogether), packed);
+    }
+  });
+}
+
 void multiply(Context& context, std::span<const Product> products) {
   const auto run = SAMBA_CPU_KERNEL(context, gemm_run);
   const TileShape tile = tile_shape(context);
@@ -359,8 +378,8 @@ void multiply(Context& context, std::span<const Product> products) {
       }
     }
   }
-  blocks.packs_rows = products[0].pack_rows;
-  if (blocks.packs_rows) panel_floats = blocks.tiles * tile.rows * products[0].k;
+  blocks.packs_blocks = products[0].packs_blocks;
+  if (blocks.packs_blocks) panel_floats = blocks.tiles * tile.rows * products[0].k;
   const Index floats = blocks.waiting_floats + blocks.leaf_floats + panel_floats;
   if (steps < kSmallProduct || context.threads() == 1) {
     const DazScope daz;

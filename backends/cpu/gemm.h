@@ -73,9 +73,10 @@ struct Product {
   const float* scales = nullptr;  // of int8: 2^exponent of each column
   float* c = nullptr;             // [m, n]
   Epilogue epilogue;
-  // For columns of A that lie far apart: a thread packs a block of rows once and goes over all panels with it. A
-  // product of its own, and prepared.
-  bool pack_rows = false;
+  // Columns of A that lie far apart are packed into tiles, [K][rows of the tile] each: ahead for all, or by each thread
+  // for the block of rows it takes over all panels (a product of its own, and prepared).
+  const float* packed_a = nullptr;
+  bool packs_blocks = false;
   const Product* then = nullptr;  // another product of the same m, n and k, whose cells follow those of this one
 };
 

@@ -13,7 +13,7 @@ struct RowBlocks {
   Index all_tiles = 0;  // of the product
   Index tiles = 0;      // of a block, the last may have fewer
   Index count = 0;
-  bool packs_rows = false;
+  bool packs_blocks = false;
   Index waiting_floats = 0;
   Index leaf_floats = 0;
 };
@@ -33,6 +33,9 @@ TileShape tile_shape(const Context& context);
 // All panels of a matrix.
 void pack_panels(Context& context, const PanelLayout& layout, Index k, PanelSource source, const float* matrix,
                  float* packed);
+
+// All tiles of columns a[k, m]: what Product::packed_a is.
+void pack_tiles(Context& context, const Product& product, float* packed);
 
 // Products of one m side by side in one region: all have the same A, or the outcome of none is read by another.
 void multiply(Context& context, std::span<const Product> products);

@@ -9,6 +9,8 @@ namespace samba::cpu {
 namespace {
 
 constexpr Index kFarColumns = Index{1} << 20;  // elements of A beyond which its columns are packed
+constexpr Index kNearPanels = 384 * 1024;      // elements of B that every block of rows may read again
+constexpr Index kAliasedColumns = 512;         // columns of this multiple share few sets of the first-level cache
 
 Product weight_product(const LinearTerm& term, Index m, const float* x) {
   const auto& panels = static_cast<const WeightPanels&>(*term.weight);
@@ -40,19 +42,26 @@ void LinearCpu::gemm(Layout layout, Index m, Index n, Index k, const float* a, c
   product.source = layout == Layout::nt ? PanelSource::rows : PanelSource::columns;
   product.b = b;
   product.c = c;
-  if (layout == Layout::tn && m * k > kFarColumns) {
-    const PanelLayout panel_layout(n, tile_shape(context_));
-    pack_panels(context_, panel_layout, k, product.source, b, packed_b(panel_layout.padded_columns() * k));
-    product.source = PanelSource::prepared;
-    product.b = packed_b_.data();
-    product.pack_rows = true;
+  if (layout == Layout::tn && (m * k > kFarColumns || m % kAliasedColumns == 0)) {
+    const PanelLayout panels(n, tile_shape(context_));
+    if (n * k <= kNearPanels) {
+      float* packed = kept(packed_b_, panels.padded_columns() * k);
+      pack_panels(context_, panels, k, product.source, b, packed);
+      product.source = PanelSource::prepared;
+      product.b = packed;
+      product.packs_blocks = true;
+    } else {
+      float* packed = kept(packed_a_, m * k);
+      pack_tiles(context_, product, packed);
+      product.packed_a = packed;
+    }
   }
   multiply(context_, {&product, 1});
 }
 
-float* LinearCpu::packed_b(Index count) {
-  if (packed_b_.size() < count) packed_b_ = DeviceArray<float>(memory_, count);
-  return packed_b_.data();
+float* LinearCpu::kept(DeviceArray<float>& array, Index count) {
+  if (array.size() < count) array = DeviceArray<float>(memory_, count);
+  return array.data();
 }
 
 std::unique_ptr<PreparedWeight> LinearCpu::prepare(Index n, Index k, const float* weight) {

@@ -27,11 +27,11 @@ class LinearCpu final : public LinearKernels, public LinearGroups {
                      float* gated) override;
 
  private:
-  float* packed_b(Index count);  // kept between calls, only grows
+  float* kept(DeviceArray<float>& array, Index count);
 
   Context& context_;
   HostMemory memory_;
-  DeviceArray<float> packed_b_;
+  DeviceArray<float> packed_a_, packed_b_;  // kept between calls, they only grow
 };
 
 }  // namespace samba::cpu
