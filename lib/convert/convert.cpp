@@ -73,6 +73,25 @@ class RowReader {
   std::span<const float> values_;
 };
 
+// A tensor where it lies in a mapped file, or read.
+class HeldWeight {
+ public:
+  explicit HeldWeight(const ModelTensor& tensor) : tensor_(tensor) {
+    if (!tensor.view) loaded_ = tensor.load();
+  }
+  ~HeldWeight() {
+    if (tensor_.view && tensor_.drop) tensor_.drop();
+  }
+  HeldWeight(const HeldWeight&) = delete;
+  HeldWeight& operator=(const HeldWeight&) = delete;
+
+  ConstWeight view() const { return tensor_.view ? *tensor_.view : loaded_.view(); }
+
+ private:
+  const ModelTensor& tensor_;
+  Weight loaded_;
+};
+
 // One conversion: what is read, how it is changed, where it goes.
 class Converter {
  public:
@@ -131,23 +150,24 @@ class Converter {
   }
 
   Weight read(const ModelTensor& tensor) const {
-    Weight weight = tensor.load();
     const WeightFormat format = format_written(tensor);
-    if (weight.format() == format) return weight;
-    return pack_one(weight, format, tensor.name);
+    if (tensor.format == format) return tensor.load();
+    const HeldWeight held(tensor);
+    return held.view().format() == format ? tensor.load() : pack_one(held.view(), format, tensor.name);
   }
 
   // Reads a tensor, refuses values that are not finite, and lists it.
   void check(std::size_t index) {
     const ModelTensor& tensor = model_.tensors[index];
-    const Weight before = tensor.load();
-    const bool narrow = check_values(tensor, before.view());
+    const HeldWeight held(tensor);
+    const ConstWeight before = held.view();
+    const bool narrow = check_values(tensor, before);
     if (tensor.shape.size() != 2 && narrow) narrow_.push_back(tensor.name);
     const WeightFormat format = format_written(tensor);
     std::optional<double> error;
     // Other formats than samba's own are expanded, which is exact.
     if (before.format() != format && is_storable(before.format())) {
-      error = rounding_error(tensor, before.view(), pack_one(before, format, tensor.name).view());
+      error = rounding_error(tensor, before, pack_one(before, format, tensor.name).view());
     }
     const bool folder = options_.target == ConvertTarget::folder;
     result_.tensors.push_back({tensor.source,

@@ -1,5 +1,6 @@
 #include "samba/convert/folder_model.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <set>
@@ -40,17 +41,20 @@ T value_at(const void* data, Index index) {
   return value;
 }
 
-// The values of a part of a tensor as float32; the bytes need not be aligned.
-Array floats_of_part(DType dtype, const void* data, const Shape& shape) {
+// The values of a part of a tensor as float32; the bytes need not be aligned. Pages that were read are given back.
+Array floats_of_part(DType dtype, const std::byte* data, const Shape& shape, const MappedFile& mapped) {
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
   Array result = Array::zeros(shape);
   const std::span<float> values = result.floats();
-  if (dtype == DType::float32) {
-    if (!values.empty()) std::memcpy(values.data(), data, result.byte_size());
-    return result;
-  }
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const auto bits = value_at<std::uint16_t>(data, static_cast<Index>(i));
-    values[i] = dtype == DType::bfloat16 ? expand_bfloat16(bits) : expand_float16(bits);
+  const std::size_t width = dtype_size(dtype);
+  for (std::size_t first = 0; first < values.size(); first += kPiece) {
+    const std::size_t count = std::min(kPiece, values.size() - first);
+    if (dtype == DType::float32) std::memcpy(values.data() + first, data + first * width, count * width);
+    for (std::size_t i = first; dtype != DType::float32 && i < first + count; ++i) {
+      const auto bits = value_at<std::uint16_t>(data, static_cast<Index>(i));
+      values[i] = dtype == DType::bfloat16 ? expand_bfloat16(bits) : expand_float16(bits);
+    }
+    mapped.drop({data + first * width, count * width});
   }
   return result;
 }
@@ -80,6 +84,7 @@ ModelTensor model_tensor(const ParameterTensor& target, const TensorPart& part, 
   const auto done = [mapped = file.mapped, data, bytes = static_cast<std::size_t>(target.size) * dtype_size(dtype)] {
     mapped->drop({data, bytes});
   };
+  tensor.drop = done;
   if (dtype == DType::bfloat16 && shape.size() == 2 && target.size > 0) {
     tensor.format = WeightFormat::bfloat16;
     if (is_aligned(data, alignof(std::uint16_t))) {
@@ -94,10 +99,8 @@ ModelTensor model_tensor(const ParameterTensor& target, const TensorPart& part, 
     return tensor;
   }
   if (dtype == DType::float32 && is_aligned(data, alignof(float))) tensor.view = ConstArray{dtype, shape, data};
-  tensor.load = [dtype, data, shape, done] {
-    Weight weight(floats_of_part(dtype, data, shape));
-    done();
-    return weight;
+  tensor.load = [dtype, data, shape, mapped = file.mapped] {
+    return Weight(floats_of_part(dtype, data, shape, *mapped));
   };
   return tensor;
 }

@@ -34,6 +34,8 @@ struct ModelTensor {
   std::optional<ConstWeight> view;
   // Reads it. Error(corrupt) for bytes that are not what the file says.
   std::function<Weight()> load;
+  // Gives the pages of the view back until they are read again. May be empty.
+  std::function<void()> drop = {};
 };
 
 struct OpenModel {
