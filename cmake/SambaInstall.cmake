@@ -10,6 +10,9 @@ foreach(floor IN LISTS SAMBA_FLOORS)
 endforeach()
 install(FILES backends/registry.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/samba/backends")
 
+# The cases of `samba verify`, found from the executable as ../share/samba/suites.
+install(DIRECTORY test/golden/ DESTINATION "${CMAKE_INSTALL_DATADIR}/samba/suites")
+
 set(SAMBA_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/samba")
 install(EXPORT samba_targets NAMESPACE samba:: DESTINATION "${SAMBA_PACKAGE_DIR}")
 configure_package_config_file(cmake/samba-config.cmake.in "${CMAKE_BINARY_DIR}/samba-config.cmake"

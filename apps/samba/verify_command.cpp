@@ -12,6 +12,8 @@
 #include "samba/convert/model_source.h"
 #include "samba/core/error.h"
 #include "samba/verify/model_check.h"
+#include "verify_files.h"
+#include "verify_suites.h"
 
 namespace samba::apps {
 
@@ -19,9 +21,12 @@ namespace {
 
 struct VerifyFlags {
   std::vector<std::string> cases;
-  std::string only;
   std::string model;
-  bool all = false;
+  SuiteFlags suites;
+  bool list = false;
+  std::string replay;
+  std::string steps;
+  std::vector<std::string> compare;
   int tutorial_steps = 0;  // 0: all
 };
 
@@ -29,7 +34,8 @@ int verify_recorded(const VerifyFlags& flags, const CommonOptions& common) {
   const std::unique_ptr<Executor> executor = make_executor(common);
   const std::vector<std::filesystem::path> paths(flags.cases.begin(), flags.cases.end());
   verify::VerifyOptions options;
-  options.id_part = flags.only;
+  options.id_part = flags.suites.only;
+  options.digests = common.json;
   if (flags.tutorial_steps > 0) options.most_tutorial_steps = static_cast<std::size_t>(flags.tutorial_steps);
   std::unique_ptr<Progress> progress;
   options.progress = [&](std::size_t done, std::size_t total, const std::string& id) {
@@ -38,14 +44,16 @@ int verify_recorded(const VerifyFlags& flags, const CommonOptions& common) {
   };
   const verify::VerifyReport report =
       verify::verify_cases(*executor, paths, options, [&](const verify::CaseResult& result) {
-        const bool shown = flags.all || result.verdict == verify::Verdict::different;
+        const bool shown = flags.suites.all || result.verdict == verify::Verdict::different;
         if (shown && !common.json) print(verify::result_line(result) + "\n");
       });
   if (progress) progress->finish();
   if (report.results.empty())
-    refuse_value("--cases holds no case" + (flags.only.empty() ? "" : " of --only " + flags.only));
+    refuse_value("--cases holds no case" + (flags.suites.only.empty() ? "" : " of --only " + flags.suites.only));
   if (common.json) {
-    print(verify::report_json(report, *executor).dump() + "\n");
+    nlohmann::json document = origin_json();
+    document.update(verify::report_json(report, *executor));
+    print(document.dump() + "\n");
   } else {
     print("device " + executor->name() + ", instruction set " + executor->instruction_set() + ", threads " +
           std::to_string(executor->threads()) + "\n" + verify::summary_table(report));
@@ -58,7 +66,7 @@ int verify_recorded(const VerifyFlags& flags, const CommonOptions& common) {
 }
 
 std::string check_line(const verify::ModelCheck& check) {
-  char line[512];
+  char line[128];
   std::snprintf(line, sizeof line, "%-7s %-28s %8.2f s  ", check.passed ? "ok" : "FAILED", check.name.c_str(),
                 check.seconds);
   return line + check.detail + "\n";
@@ -67,13 +75,14 @@ std::string check_line(const verify::ModelCheck& check) {
 int verify_model(const VerifyFlags& flags, const CommonOptions& common) {
   const Path path = find_model(flags.model).path;
   refuse_mlp(path, "verify --model", "samba inspect checks its file");
-  const auto make = [&](const std::string& device, int threads) {
+  const auto make = [&](const verify::ExecutorChoice& choice) {
     CommonOptions wanted = common;
-    if (!device.empty()) wanted.device = device;
-    if (threads > 0) wanted.threads = threads;
+    if (!choice.device.empty()) wanted.device = choice.device;
+    if (!choice.instruction_set.empty()) wanted.instruction_set = choice.instruction_set;
+    if (choice.threads > 0) wanted.threads = choice.threads;
     return make_executor(wanted);
   };
-  const auto checks = verify::check_model(path, make, {}, [&](const verify::ModelCheck& check) {
+  const auto checks = verify::check_model(path, make, instruction_sets(), {}, [&](const verify::ModelCheck& check) {
     if (!common.json) print(check_line(check));
   });
   std::size_t failed = 0;
@@ -91,24 +100,48 @@ int verify_model(const VerifyFlags& flags, const CommonOptions& common) {
   return failed == 0 ? 0 : 1;
 }
 
+// What was asked for: exactly one of the suites, --cases, --model, --list.
+int run(const VerifyFlags& flags, const CommonOptions& common) {
+  const int others = (flags.cases.empty() ? 0 : 1) + (flags.model.empty() ? 0 : 1) + (flags.list ? 1 : 0) +
+                     (flags.replay.empty() ? 0 : 1) + (flags.compare.empty() ? 0 : 1);
+  if (others > 1 || (others == 1 && (!flags.suites.names.empty() || flags.suites.quick))) {
+    refuse_value("samba verify takes one of: suites (with --quick), --list, --cases, --model, --replay, --compare");
+  }
+  if (!flags.steps.empty() && flags.replay.empty()) refuse_value("--steps belongs to --replay");
+  if (flags.list) return list_suites(common);
+  if (!flags.cases.empty()) return verify_recorded(flags, common);
+  if (!flags.model.empty()) return verify_model(flags, common);
+  if (!flags.replay.empty()) return verify_replay(flags.replay, flags.steps, common);
+  if (!flags.compare.empty()) return verify_compare(flags.compare, common);
+  return verify_suites(flags.suites, common);
+}
+
 }  // namespace
 
 void add_verify_command(CLI::App& app, CommandLine& line) {
   auto flags = std::make_shared<VerifyFlags>();
   CLI::App* command = app.add_subcommand("verify", "compare this machine, or a checkpoint, with the reference");
+  command->add_option("SUITE", flags->suites.names, "suites that come with samba (--list); default: all of them");
+  command->add_flag("--list", flags->list, "list those suites");
+  command->add_flag("--quick", flags->suites.quick, "fewer of their cases, within 15 seconds");
   command->add_option("--cases", flags->cases, "files or folders of recorded cases; repeatable");
-  command->add_option("--only", flags->only, "with --cases: only the cases whose name holds this text");
-  command->add_flag("--all", flags->all, "with --cases: a line for every case, not only for those that differ");
+  command->add_option("--only", flags->suites.only, "only the cases whose name holds this text");
+  command->add_flag("--all", flags->suites.all, "a line for every case, not only for those that differ");
   command
       ->add_option(
           "--tutorial-steps", flags->tutorial_steps,
           "with --cases: take only the first so many steps of tutorials, and leave the rest of them uncompared")
       ->check(CLI::PositiveNumber);
   command->add_option("--model", flags->model, "check a model: a .samba file, a run folder or a safetensors folder");
-  line.on(command, "samba verify --cases test/golden --device cpu\n  samba verify --model runs/first", [flags, &line] {
-    if (flags->cases.empty() == flags->model.empty()) refuse_value("samba verify needs either --cases or --model");
-    return flags->model.empty() ? verify_recorded(*flags, line.common) : verify_model(*flags, line.common);
-  });
+  command->add_option("--replay", flags->replay, "take a stretch of this finished run again and compare");
+  command->add_option("--steps", flags->steps, "of --replay: FIRST..LAST, FIRST.. or one step (default: all)");
+  command->add_option("--compare", flags->compare, "two models, two metrics.jsonl or two run folders: where they part")
+      ->expected(2);
+  line.on(command,
+          "samba verify\n  samba verify --quick --json > report.json\n  samba verify columns mamba3 --device cpu\n"
+          "  samba verify --model runs/first\n  samba verify --replay runs/first --steps 41..60\n"
+          "  samba verify --compare runs/first runs/second",
+          [flags, &line] { return run(*flags, line.common); });
 }
 
 }  // namespace samba::apps

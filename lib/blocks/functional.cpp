@@ -4,6 +4,7 @@
 #include <string>
 
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 #include "samba/numerics/float32.h"
 
 namespace samba::functional {
@@ -102,6 +103,7 @@ Array masked(Executor& executor, const DropoutKey& key, const ConstArray& x) {
 }  // namespace
 
 Array linear(Executor& executor, ConstArray input, ConstArray weight) {
+  const FloatScope float_scope;
   check_matrix("linear", "linear input", input);
   check_matrix("linear", "linear weight", weight);
   const Index m = input.shape[0], k = input.shape[1], n = weight.shape[0];
@@ -115,6 +117,7 @@ Array linear(Executor& executor, ConstArray input, ConstArray weight) {
 }
 
 LinearGradients linear_backward(Executor& executor, ConstArray upstream, ConstArray input, ConstArray weight) {
+  const FloatScope float_scope;
   check_matrix("linear", "linear input", input);
   check_matrix("linear", "linear weight", weight);
   const Index m = input.shape[0], k = input.shape[1], n = weight.shape[0];
@@ -156,6 +159,7 @@ Array mlp_logits(Executor& executor, ConstArray x, ConstArray weight1, ConstArra
 }
 
 Array rms_norm(Executor& executor, ConstArray x, ConstArray weight, double eps, bool offset) {
+  const FloatScope float_scope;
   check_matrix("rms_norm", "rms_norm input", x);
   const Index m = x.shape[0], d = x.shape[1];
   check_shape("rms_norm weight", weight, {d});
@@ -169,6 +173,7 @@ Array rms_norm(Executor& executor, ConstArray x, ConstArray weight, double eps, 
 }
 
 NormGradients rms_norm_backward(Executor& executor, ConstArray upstream, ConstArray x, ConstArray weight, double eps) {
+  const FloatScope float_scope;
   check_matrix("rms_norm", "rms_norm input", x);
   const Index m = x.shape[0], d = x.shape[1];
   check_shape("rms_norm weight", weight, {d});
@@ -185,6 +190,7 @@ NormGradients rms_norm_backward(Executor& executor, ConstArray upstream, ConstAr
 
 Array layer_norm(Executor& executor, ConstArray x, const std::optional<ConstArray>& weight,
                  const std::optional<ConstArray>& bias, double eps) {
+  const FloatScope float_scope;
   check_matrix("layer_norm", "layer_norm input", x);
   const Index m = x.shape[0], d = x.shape[1];
   if (weight) check_shape("layer_norm weight", *weight, {d});
@@ -201,6 +207,7 @@ Array layer_norm(Executor& executor, ConstArray x, const std::optional<ConstArra
 
 NormGradients layer_norm_backward(Executor& executor, ConstArray upstream, ConstArray x,
                                   const std::optional<ConstArray>& weight, bool bias, double eps) {
+  const FloatScope float_scope;
   check_matrix("layer_norm", "layer_norm input", x);
   const Index m = x.shape[0], d = x.shape[1];
   if (weight) check_shape("layer_norm weight", *weight, {d});
@@ -222,6 +229,7 @@ NormGradients layer_norm_backward(Executor& executor, ConstArray upstream, Const
 }
 
 Array embedding(Executor& executor, ConstArray weight, ConstArray ids) {
+  const FloatScope float_scope;
   check_matrix("embedding", "embedding weight", weight);
   const Index vocab = weight.shape[0], d = weight.shape[1];
   const DeviceArray<std::int32_t> positions = checked_ids(executor, ids, vocab);
@@ -234,6 +242,7 @@ Array embedding(Executor& executor, ConstArray weight, ConstArray ids) {
 
 Array embedding_backward(Executor& executor, ConstArray upstream, ConstArray ids, Index vocab,
                          const EmbeddingOptions& options) {
+  const FloatScope float_scope;
   check_matrix("embedding", "embedding upstream gradient", upstream);
   if (vocab < 1) refuse_value("embedding: the vocabulary must be at least 1, got " + std::to_string(vocab));
   const Index d = upstream.shape[1];
@@ -258,6 +267,7 @@ Array embedding_backward(Executor& executor, ConstArray upstream, ConstArray ids
 
 Dropped dropout(Executor& executor, Generator& generator, ConstArray x, double p, std::uint64_t offset,
                 std::optional<std::uint32_t> stream) {
+  const FloatScope float_scope;
   check_dropout_input("dropout input", x);
   const DropoutScale scale = dropout_scale(p);
   if (offset > kLargestDropoutOffset) {
@@ -270,12 +280,14 @@ Dropped dropout(Executor& executor, Generator& generator, ConstArray x, double p
 }
 
 Array dropout_backward(Executor& executor, const DropoutKey& key, ConstArray upstream) {
+  const FloatScope float_scope;
   check_dropout_input("dropout upstream gradient", upstream);
   return masked(executor, key, upstream);
 }
 
 Dropped residual_dropout(Executor& executor, ConstArray x, ConstArray residual, double p, std::uint64_t seed,
                          std::uint32_t stream, std::uint64_t offset) {
+  const FloatScope float_scope;
   check_dropout_input("residual dropout input", x);
   check_shape("residual dropout residual", residual, x.shape);
   check_dropout_input("residual dropout residual", residual);
@@ -291,6 +303,7 @@ Dropped residual_dropout(Executor& executor, ConstArray x, ConstArray residual, 
 }
 
 ResidualGradients residual_dropout_backward(Executor& executor, const DropoutKey& key, ConstArray upstream) {
+  const FloatScope float_scope;
   check_dropout_input("residual dropout upstream gradient", upstream);
   return {masked(executor, key, upstream),
           Array::from_floats(upstream.shape, {upstream.floats(), static_cast<std::size_t>(upstream.size())})};

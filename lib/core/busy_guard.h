@@ -1,11 +1,12 @@
 // Marks an object as in use for the length of one call and refuses a second one meanwhile, from whatever thread or from
-// inside the first (a callback).
+// inside the first (a callback). For that time the floating-point control word is the one samba computes with.
 #pragma once
 
 #include <atomic>
 #include <string>
 
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 
 namespace samba {
 
@@ -22,6 +23,7 @@ class BusyGuard {
 
  private:
   std::atomic<bool>& busy_;
+  FloatScope float_scope_;
 };
 
 }  // namespace samba

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "samba/core/float_environment.h"
+
 #if defined(__linux__)
 #include <pthread.h>
 #include <sched.h>
@@ -74,6 +76,8 @@ void ThreadTeam::call(int member) noexcept {
 }
 
 void ThreadTeam::work(int member) {
+  // A thread inherits the control word of the one that started it, which may be a caller with flush modes on.
+  if (!float_control_is_right()) set_float_control_word(kFloatControlWord);
   std::uint32_t seen = 0;
   while (true) {
     const auto advanced = [&] { return round_.load(std::memory_order_acquire) != seen; };

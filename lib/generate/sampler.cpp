@@ -5,6 +5,7 @@
 #include <string>
 
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 #include "samba/numerics/elementary.h"
 #include "samba/numerics/philox.h"
 
@@ -58,6 +59,7 @@ std::int32_t Sampler::greedy() const {
 
 std::int32_t Sampler::next(std::span<const float> logits, std::span<const std::int32_t> context, std::uint32_t sample,
                            std::uint64_t index) {
+  const FloatScope float_scope;
   for (std::size_t v = 0; v < logits.size(); ++v) {
     if (!is_finite(logits[v])) {
       throw Error(ErrorKind::check, "the logit of token " + std::to_string(v) + " is not finite");
@@ -102,6 +104,7 @@ std::int32_t Sampler::next(std::span<const float> logits, std::span<const std::i
 }
 
 float log_probability(std::span<const float> logits, std::int32_t id) {
+  const FloatScope float_scope;
   const float top = maximum(logits);
   float sum = 0.0F;
   for (const float logit : logits) sum = add(sum, elementary::exp(sub(logit, top)));

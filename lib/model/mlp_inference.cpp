@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "samba/core/float_environment.h"
 #include "samba/numerics/generator.h"
 
 namespace samba {
@@ -35,6 +36,7 @@ MlpInference::MlpInference(Executor& executor, const ConstWeightMap& weights)
 }
 
 Array MlpInference::predict_logits(const ConstArray& x) {
+  const FloatScope float_scope;
   const Index rows = check_mlp_input(x);
   executor_.memory().copy_to_device(x_.data(), x.data, static_cast<std::size_t>(rows * kMlpFeatures) * sizeof(float));
   const float* device = network_.forward(rows, parameters_.data(), x_.data());
@@ -44,6 +46,7 @@ Array MlpInference::predict_logits(const ConstArray& x) {
 }
 
 Array MlpInference::predict_logits_sessions(std::span<const ConstArray> batches) {
+  const FloatScope float_scope;
   return joined_logits(batches, [this](const ConstArray& batch) { return predict_logits(batch); });
 }
 

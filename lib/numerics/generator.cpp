@@ -5,6 +5,7 @@
 #include <string>
 
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 #include "samba/numerics/philox.h"
 
 namespace samba {
@@ -47,6 +48,7 @@ std::uint32_t Generator::next_stream() {
 }
 
 void Generator::uniform(std::span<float> out, double low, double high) {
+  const FloatScope float_scope;
   check_not_empty(out);
   const float from = rounded("low", low), to = rounded("high", high);
   if (high < low) refuse_value("uniform: high " + text(high) + " is below low " + text(low));
@@ -61,6 +63,7 @@ void Generator::uniform(std::span<float> out, double low, double high) {
 }
 
 void Generator::normal(std::span<float> out, double mean, double deviation) {
+  const FloatScope float_scope;
   check_not_empty(out);
   const float center = rounded("mean", mean), scale = rounded("std", deviation);
   if (deviation < 0.0) refuse_value("normal: std must not be negative, got " + text(deviation));

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 #include "samba/numerics/low_bit.h"
 
 namespace samba {
@@ -192,6 +193,7 @@ WeightFormat weight_format(const ConstWeightMap& weights) {
 }
 
 Weight pack_one(const ConstWeight& weight, WeightFormat format, const std::string& name) {
+  const FloatScope float_scope;
   if (weight.is_packed()) {
     if (weight.format() == format) return PackedWeight(weight.packed());
     Array values = expand(weight.packed());
@@ -225,6 +227,7 @@ WeightMap pack(const ConstWeightMap& weights, WeightFormat format) {
 }
 
 void expand(const ConstPackedWeight& packed, std::span<float> values) {
+  const FloatScope float_scope;
   const Index cells = packed.rows * packed.columns;
   if (values.size() != static_cast<std::size_t>(cells))
     throw Error(ErrorKind::internal, "expand: a span of another size");

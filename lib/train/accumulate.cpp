@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 #include "samba/numerics/float32.h"
 #include "samba/numerics/fold.h"
 
@@ -20,6 +21,7 @@ void check_accumulation(Index tokens, Index pieces) {
 }
 
 void accumulate_in_place(Executor& executor, Index n, std::span<float* const> parts) {
+  const FloatScope float_scope;
   const auto count = static_cast<Index>(parts.size());
   check_accumulation(0, count);
   if (count == 1) executor.elementwise().flush(n, parts[0], parts[0]);
@@ -31,6 +33,7 @@ void accumulate_in_place(Executor& executor, Index n, std::span<float* const> pa
 }
 
 Array accumulate(Executor& executor, ConstArray parts, Index tokens) {
+  const FloatScope float_scope;
   if (parts.dtype != DType::float32 || parts.shape.size() != 2 || parts.shape[0] < 1 || parts.shape[1] < 1) {
     refuse_value("accumulation: parts must be float32 of shape (parts, n), got " +
                  std::string(dtype_name(parts.dtype)) + " of shape " + shape_text(parts.shape));

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 #include "samba/model/samba_stack.h"
 #include "samba/numerics/elementary.h"
 #include "samba/numerics/fold.h"
@@ -12,6 +13,7 @@
 namespace samba {
 
 ClipReport clip_grad_norm(Executor& executor, std::span<const Index> sizes, double max_norm, float* gradient) {
+  const FloatScope float_scope;
   const auto limit = static_cast<float>(max_norm);
   if (!(max_norm > 0.0) || std::isinf(max_norm)) {
     refuse_value("max_norm must be finite and greater than 0, got " + std::to_string(max_norm));

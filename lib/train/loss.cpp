@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 #include "samba/model/samba_stack.h"
 #include "samba/numerics/float32.h"
 
@@ -104,6 +105,7 @@ float divisor_of(const CrossEntropyOptions& options, Index counted) {
 
 CrossEntropyResult cross_entropy(Executor& executor, ConstArray logits, ConstArray targets,
                                  const CrossEntropyOptions& options, CrossEntropyIntermediates* intermediates) {
+  const FloatScope float_scope;
   require_matrix("logits", logits);
   const Index rows = logits.shape[0];
   const Index classes = logits.shape[1];
@@ -169,6 +171,7 @@ CrossEntropyResult cross_entropy(Executor& executor, ConstArray logits, ConstArr
 }
 
 ChunkedHeadResult chunked_lm_head_loss(Executor& executor, ConstArray hidden, ConstArray weight, ConstArray targets) {
+  const FloatScope float_scope;
   require_matrix("hidden", hidden);
   require_matrix("weight", weight);
   const Index rows = hidden.shape[0];

@@ -5,6 +5,7 @@
 
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
+#include "samba/core/sha256.h"
 #include "samba/model/mlp_inference.h"
 #include "samba/train/mlp_checkpoint.h"
 
@@ -110,7 +111,8 @@ nlohmann::ordered_json resolved_json(const MlpTrainConfig& config) {
                          {"beta2", settings.beta2}, {"eps", settings.eps}, {"weight_decay", settings.weight_decay}};
   result["checkpoint"] = {{"every", config.checkpoint.every},
                           {"keep_last", config.checkpoint.keep_last},
-                          {"keep_every", config.checkpoint.keep_every}};
+                          {"keep_every", config.checkpoint.keep_every},
+                          {"digest_every", config.checkpoint.digest_every}};
   result["evaluation"] = {{"every", config.evaluation.every}};
   return result;
 }
@@ -147,6 +149,11 @@ json MlpRun::schedule_at(Index step) const {
 void MlpRun::start(Executor& executor) {
   trainer_ = std::make_unique<MlpTrainer>(executor, mlp_arrays(draw_mlp_values(config_.seed)), schedule_at(0),
                                           config_.optimizer);
+}
+
+std::string MlpRun::parameters_sha256() const {
+  const MlpState state = trainer_->state();
+  return sha256_hex(state.weights.data(), state.weights.size() * sizeof(float));
 }
 
 void MlpRun::resume(Executor& executor, const Path& checkpoint) {

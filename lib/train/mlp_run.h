@@ -46,6 +46,8 @@ class MlpRun final : public Training {
   std::string summary() const override;
   std::string unit() const override { return "rows"; }
 
+  std::string parameters_sha256() const override;
+
   MlpTrainer& trainer() { return *trainer_; }
 
  protected:

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 #include "samba/model/mlp_inference.h"
 #include "samba/numerics/float32.h"
 
@@ -143,6 +144,7 @@ void MlpTrainer::compute_gradients(const ConstArray& x, const ConstArray& target
 }
 
 MlpGradients MlpTrainer::loss_and_grads(const ConstArray& x, const ConstArray& targets, bool input_gradient) {
+  const FloatScope float_scope;
   MlpGradients result;
   compute_gradients(x, targets, input_gradient, result);
   return result;
@@ -171,6 +173,7 @@ void MlpTrainer::update() {
 }
 
 Index MlpTrainer::apply_gradients(const ConstArrayMap& gradients) {
+  const FloatScope float_scope;
   if (gradients.size() != mlp_tensors().size()) {
     refuse_value("apply_gradients requires exactly four gradients, got " + std::to_string(gradients.size()));
   }
@@ -182,6 +185,7 @@ Index MlpTrainer::apply_gradients(const ConstArrayMap& gradients) {
 }
 
 MlpStep MlpTrainer::train_step(const ConstArray& x, const ConstArray& targets, bool input_gradient) {
+  const FloatScope float_scope;
   check_step_counter();
   MlpStep result;
   compute_gradients(x, targets, input_gradient, result.before);
@@ -191,11 +195,13 @@ MlpStep MlpTrainer::train_step(const ConstArray& x, const ConstArray& targets, b
 }
 
 Array MlpTrainer::predict_logits(const ConstArray& x) {
+  const FloatScope float_scope;
   const Index rows = upload_input(x);
   return download(network_.forward(rows, values_.data(), x_.data()), {rows, kMlpClasses});
 }
 
 Array MlpTrainer::predict_logits_sessions(std::span<const ConstArray> batches) {
+  const FloatScope float_scope;
   return joined_logits(batches, [this](const ConstArray& batch) { return predict_logits(batch); });
 }
 

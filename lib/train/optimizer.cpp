@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 #include "samba/model/samba_stack.h"
 #include "samba/numerics/elementary.h"
 #include "samba/train/accumulate.h"
@@ -89,6 +90,7 @@ void check_settings(const OptimizerSettings& settings) {
 }
 
 StepScalars step_scalars(const OptimizerSettings& settings, float lr, Index t) {
+  const FloatScope float_scope;
   StepScalars scalars;
   scalars.lr = lr;
   const auto decay = static_cast<float>(settings.weight_decay);
@@ -150,6 +152,7 @@ void Optimizer::refuse_non_finite(const char* buffer, const float* values) const
 }
 
 StepReport Optimizer::step(float* parameters, float* gradient) {
+  const FloatScope float_scope;
   refuse_non_finite("input.param", parameters);
   refuse_non_finite("input.grad", gradient);
   refuse_non_finite("state.m", exp_avg_.data());
@@ -181,6 +184,7 @@ void Optimizer::apply_sgd(SgdScalars scalars, const float* gradient, float* para
 }
 
 StepReport Optimizer::step_accumulated(float* parameters, std::span<float* const> parts, Index tokens) {
+  const FloatScope float_scope;
   if (static_cast<Index>(parts.size()) != settings_.accumulation_steps) {
     refuse_value("parts must be accumulation_steps gradients, got " + std::to_string(parts.size()) + " with " +
                  "accumulation_steps " + std::to_string(settings_.accumulation_steps));

@@ -106,9 +106,12 @@ nlohmann::ordered_json to_json(const StepMetrics& metrics) {
   line["lr"] = static_cast<double>(metrics.lr);
   line["lr_bits"] = bits_text(metrics.lr);
   line["total_norm"] = metrics.total_norm ? nlohmann::json(static_cast<double>(*metrics.total_norm)) : nullptr;
+  if (metrics.total_norm) line["total_norm_bits"] = bits_text(*metrics.total_norm);
   line["tokens"] = metrics.tokens;
   line["ignored_targets"] = metrics.ignored_targets;
   line["seconds"] = std::round(metrics.seconds * 1e6) * 1e-6;
+  if (!metrics.parameters_sha256.empty()) line["parameters_sha256"] = metrics.parameters_sha256;
+  line["card"] = metrics.card;
   return line;
 }
 
@@ -180,7 +183,10 @@ std::unique_ptr<RunFolder> RunFolder::create(const Path& folder, bool force) {
     { const RunFolder in_use(clean, true); }  // refuses a run that another process is working on
     fs::rename(clean, old_name(clean));
   }
-  return std::unique_ptr<RunFolder>(new RunFolder(clean, false));
+  std::unique_ptr<RunFolder> run(new RunFolder(clean, false));
+  // Another process may have made a whole run between the look and the lock.
+  if (fs::exists(clean / "config.json")) refuse_value("--out " + clean.string() + " already holds a run");
+  return run;
 }
 
 std::unique_ptr<RunFolder> RunFolder::resume(const Path& path) {
@@ -208,6 +214,15 @@ void RunFolder::write_config(const nlohmann::ordered_json& config) {
 }
 
 Path RunFolder::resume_archive() const { return archive_.empty() ? folder_ / latest_name(folder_) : archive_; }
+
+std::string RunFolder::card_beside(const Path& archive) {
+  Path path = archive;
+  path.replace_extension(".json");
+  if (!fs::exists(path)) return "";
+  const nlohmann::json beside = nlohmann::json::parse(read_file(path, 1 << 20), nullptr, false);
+  if (!beside.is_object() || !beside.contains("card") || !beside["card"].is_string()) return "";
+  return beside["card"];
+}
 
 void RunFolder::add_metrics(const nlohmann::ordered_json& line) {
   append(folder_ / "metrics.jsonl", line.dump() + "\n");
@@ -244,6 +259,7 @@ Path RunFolder::add_checkpoint(Index step, const CheckpointConfig& keep, Sidecar
   beside["step"] = step;
   beside["profile"] = sidecar.profile;
   beside["sha256"] = sidecar.sha256;
+  beside["card"] = sidecar.card;
   beside["tokenizer"] = sidecar.tokenizer;
   beside["data"] = {{"order", sidecar.data_order}, {"seed", sidecar.data_seed}, {"rows_drawn", sidecar.rows_drawn}};
   Path sidecar_path = archive;

@@ -33,7 +33,9 @@ struct StepMetrics {
   std::optional<float> total_norm;
   std::uint64_t tokens = 0;  // read so far, this step included
   Index ignored_targets = 0;
-  double seconds = 0.0;  // of this step
+  double seconds = 0.0;                // of this step
+  std::string parameters_sha256 = {};  // after this step; empty when it was not due
+  std::string card = {};               // of the run up to this step (identity_card.h)
 };
 
 struct EvaluationMetrics {
@@ -56,6 +58,7 @@ struct Sidecar {
   std::uint64_t data_seed = 0;
   std::uint64_t rows_drawn = 0;  // windows read so far: the next step's first row has this number
   std::string sha256;            // of the archive
+  std::string card = {};         // of the run up to this step
 };
 
 class RunFolder {
@@ -74,6 +77,9 @@ class RunFolder {
 
   // The archive to resume from: the one named, else the one in `latest`.
   Path resume_archive() const;
+
+  // The identity card that stands beside an archive; empty when there is none.
+  static std::string card_beside(const Path& archive);
 
   void add_metrics(const nlohmann::ordered_json& line);
   // Forgets the metrics after `step`: a run that died after its last checkpoint takes those steps again.

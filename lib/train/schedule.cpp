@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 #include "samba/numerics/float32.h"
 #include "samba/train/wide_integer.h"
 
@@ -157,6 +158,7 @@ Schedule::Schedule(const ScheduleFields& fields)
 }
 
 float Schedule::at(Index t) const {
+  const FloatScope float_scope;
   if (t < 1) refuse_value("a schedule's step is one-based, got " + std::to_string(t));
   if (t <= warmup_steps_) {
     return weighted(peak_lr_, static_cast<std::uint64_t>(t), 0.0F, 0, static_cast<std::uint64_t>(warmup_steps_));

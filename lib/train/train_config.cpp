@@ -204,11 +204,12 @@ void check_together(const TrainConfig& config) {
 }  // namespace
 
 CheckpointConfig read_checkpoint_config(const json& value) {
-  const JsonFields fields(value, "/checkpoint", {"every", "keep_last", "keep_every"});
+  const JsonFields fields(value, "/checkpoint", {"every", "keep_last", "keep_every", "digest_every"});
   CheckpointConfig checkpoint;
   checkpoint.every = fields.integer("every", checkpoint.every, 0);
   checkpoint.keep_last = fields.integer("keep_last", checkpoint.keep_last, 0);
   checkpoint.keep_every = fields.integer("keep_every", checkpoint.keep_every, 0);
+  checkpoint.digest_every = fields.integer("digest_every", checkpoint.digest_every, 0);
   return checkpoint;
 }
 
@@ -273,7 +274,8 @@ nlohmann::ordered_json resolved_json(const TrainConfig& config) {
   }
   result["checkpoint"] = {{"every", config.checkpoint.every},
                           {"keep_last", config.checkpoint.keep_last},
-                          {"keep_every", config.checkpoint.keep_every}};
+                          {"keep_every", config.checkpoint.keep_every},
+                          {"digest_every", config.checkpoint.digest_every}};
   result["evaluation"] = {{"every", config.evaluation.every}};
   result["sample"] = {{"every", config.sample.every},
                       {"prompt", config.sample.prompt},

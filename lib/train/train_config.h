@@ -30,9 +30,10 @@ struct BatchConfig {
 };
 
 struct CheckpointConfig {
-  Index every = 100;     // steps; 0: only at the end
-  Index keep_last = 3;   // older checkpoints are removed; 0: all stay
-  Index keep_every = 0;  // those of a multiple of this step stay for good; 0: none
+  Index every = 100;        // steps; 0: only at the end
+  Index keep_last = 3;      // older checkpoints are removed; 0: all stay
+  Index keep_every = 0;     // those of a multiple of this step stay for good; 0: none
+  Index digest_every = 10;  // steps; the digest of the parameters goes into metrics.jsonl; 0: never
 };
 
 struct EvaluationConfig {

@@ -4,6 +4,7 @@
 
 #include "samba/blocks/refusals.h"
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 #include "samba/numerics/float32.h"
 #include "samba/train/accumulate.h"
 
@@ -95,6 +96,7 @@ std::vector<float> SambaTrainer::combined_gradient(const Batch& batch, float& lo
 }
 
 StepResult SambaTrainer::train_step(ConstArray inputs, ConstArray targets) {
+  const FloatScope float_scope;
   const Batch batch = check_batch(inputs, targets);
   StepResult result;
   combined_gradient(batch, result.loss);
@@ -112,6 +114,7 @@ StepResult SambaTrainer::train_step(ConstArray inputs, ConstArray targets) {
 }
 
 SambaTrainer::StepGradient SambaTrainer::step_gradient(ConstArray inputs, ConstArray targets) {
+  const FloatScope float_scope;
   const Batch batch = check_batch(inputs, targets);
   StepGradient result;
   result.microbatch_losses = combined_gradient(batch, result.loss);

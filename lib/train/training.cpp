@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include "samba/core/error.h"
+#include "samba/train/identity_card.h"
 
 namespace samba {
 
@@ -12,9 +13,23 @@ void Training::check_resumed_steps(Index completed, const Path& checkpoint) cons
                checkpoint.string() + " has; steps is the total");
 }
 
+std::string Training::card() {
+  if (card_.empty()) card_ = first_card(parameters_sha256());
+  return card_;
+}
+
+StepMetrics Training::take_step(bool with_parameters) {
+  const std::string before = card();
+  StepMetrics metrics = step();
+  metrics.card = card_ = next_card(before, metrics);
+  if (with_parameters) metrics.parameters_sha256 = parameters_sha256();
+  return metrics;
+}
+
 StepMetrics Training::checked_step(RunFolder& folder) {
+  const Index every = plan_.checkpoint.digest_every;
   try {
-    return step();
+    return take_step(every > 0 && (completed_steps() + 1) % every == 0);
   } catch (const Error& error) {
     const bool non_finite = error.error_class() == kNonFiniteClass;
     const std::string message =
@@ -28,8 +43,10 @@ StepMetrics Training::checked_step(RunFolder& folder) {
 
 void Training::checkpoint(RunFolder& folder, const TrainingEvents& events, TrainingResult& result) {
   const Index done = completed_steps();
+  Sidecar beside = sidecar();
+  beside.card = card();
   result.checkpoint =
-      folder.add_checkpoint(done, plan_.checkpoint, sidecar(), [this](const Path& path) { return save(path); });
+      folder.add_checkpoint(done, plan_.checkpoint, std::move(beside), [this](const Path& path) { return save(path); });
   folder.draw_loss();
   folder.log().info("checkpoint {}", result.checkpoint.string());
   if (events.on_checkpoint) events.on_checkpoint(done, result.checkpoint);
@@ -38,6 +55,7 @@ void Training::checkpoint(RunFolder& folder, const TrainingEvents& events, Train
 TrainingResult Training::run(RunFolder& folder, const TrainingEvents& events) {
   TrainingResult result;
   result.step = completed_steps();
+  if (result.step > 0 && card_.empty()) card_ = RunFolder::card_beside(folder.resume_archive());
   const auto due = [](Index step, Index every) { return every > 0 && step % every == 0; };
   keep_beside(folder.folder());
   folder.log().info("training from step {} to {}", result.step, steps());

@@ -55,6 +55,17 @@ class Training {
   virtual std::string unit() const = 0;     // what StepMetrics::tokens counts: "tokens", "rows"
   Index steps() const { return plan_.steps; }
 
+  // The SHA-256 of the parameters, in registry order, as they are.
+  virtual std::string parameters_sha256() const = 0;
+  // The identity card of the run so far (identity_card.h). Where a run begins it follows from the initial values; where
+  // it goes on, set_card() says it; without that it begins anew at that step.
+  std::string card();
+  void set_card(std::string card) { card_ = std::move(card); }
+  // Takes one step, for whoever wants no folder. `with_parameters`: with the digest of the parameters after it.
+  StepMetrics take_step(bool with_parameters);
+  // Writes a checkpoint; returns the file's SHA-256.
+  std::string save_to(const Path& path) const { return save(path); }
+
   // Trains up to steps() and leaves metrics, samples, checkpoints in `folder`; the last step always has a checkpoint. A
   // value that is not finite is Error(check): it names the step; the last good checkpoint stays.
   TrainingResult run(RunFolder& folder, const TrainingEvents& events);
@@ -78,6 +89,7 @@ class Training {
   void checkpoint(RunFolder& folder, const TrainingEvents& events, TrainingResult& result);
 
   TrainingPlan plan_;
+  std::string card_;  // empty: not known yet
 };
 
 }  // namespace samba

@@ -35,6 +35,8 @@ class TrainingRun final : public Training {
   std::string summary() const override;
   std::string unit() const override { return "tokens"; }
 
+  std::string parameters_sha256() const override { return trainer_->stack().parameters_sha256(); }
+
   SambaTrainer& trainer() { return *trainer_; }
 
   EvaluationMetrics evaluate() override;  // mean loss over the held-back tail

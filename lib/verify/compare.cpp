@@ -119,9 +119,31 @@ std::optional<Difference> first_difference(const std::string& name, ConstArray g
 
 void Checker::add(Difference difference) { differences_.push_back(std::move(difference)); }
 
+Checker::Checker(bool digests) {
+  if (digests) digest_.emplace();
+}
+
+std::string Checker::digest() { return digest_ ? digest_->finish_hex() : ""; }
+
+void Checker::add_to_digest(const std::string& name, ConstArray got) {
+  digest_->update(name + " " + std::string(dtype_name(got.dtype)) + " " + shape_text(got.shape) + "\n");
+  const auto count = static_cast<std::size_t>(got.size());
+  if (got.dtype != DType::float32) return digest_->update(got.data, count * dtype_size(got.dtype));
+  std::vector<float> values(got.floats(), got.floats() + count);
+  for (float& value : values) value = is_nan(value) ? kQuietNan : value;
+  digest_->update(values.data(), count * sizeof(float));
+}
+
 void Checker::array(const std::string& name, ConstArray got, ConstArray want) {
   ++compared_;
-  if (auto difference = first_difference(name, std::move(got), std::move(want))) add(std::move(*difference));
+  if (digest_) add_to_digest(name, got);
+  auto difference = first_difference(name, got, want);
+  if (!difference) return;
+  if (differences_.empty() && got.dtype == DType::float32 && difference->index) {
+    const auto count = static_cast<std::size_t>(got.size());
+    difference->got_values = std::make_shared<Array>(Array::from_floats(got.shape, {got.floats(), count}));
+  }
+  add(std::move(*difference));
 }
 
 void Checker::sha256(const std::string& name, ConstArray got, const std::string& want) {
@@ -135,6 +157,7 @@ void Checker::bits(const std::string& name, float got, const nlohmann::json& wan
 }
 
 void Checker::text(const std::string& name, const std::string& got, const std::string& want) {
+  if (digest_) digest_->update(name + " = " + got + "\n");
   holds(name, got == want, "got " + got + ", want " + want);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "samba/core/array.h"
+#include "samba/core/sha256.h"
 
 namespace samba::verify {
 
@@ -23,6 +25,8 @@ struct Difference {
   std::uint32_t got_bits = 0, want_bits = 0;
   std::int64_t ulp = 0;
   Index different = 0, of = 0;
+  std::shared_ptr<const Array> got_values;  // the whole tensor
+  std::string hint;                         // what may have gone wrong (hint.h)
 };
 
 std::optional<Difference> first_difference(const std::string& name, ConstArray got, ConstArray want);
@@ -40,6 +44,8 @@ class NotApplicable : public std::runtime_error {
 // Collects what a case compares. The first difference is the one that is told.
 class Checker {
  public:
+  // `digests`: keeps a SHA-256 over the names and values of everything compared.
+  explicit Checker(bool digests = false);
   void array(const std::string& name, ConstArray got, ConstArray want);
   void sha256(const std::string& name, ConstArray got, const std::string& want);
   void bits(const std::string& name, float got, const nlohmann::json& want);  // want: "0x...", or null: not compared
@@ -50,8 +56,13 @@ class Checker {
 
   const std::vector<Difference>& differences() const { return differences_; }
   std::size_t compared() const { return compared_; }
+  // Of all that was computed so far, any NaN as one; empty without `digests`.
+  std::string digest();
 
  private:
+  void add_to_digest(const std::string& name, ConstArray got);
+
+  std::optional<Sha256> digest_;
   std::vector<Difference> differences_;
   std::size_t compared_ = 0;
 };

@@ -1,5 +1,6 @@
 // The checks of a checkpoint: that its bytes are whole, and that its model keeps the laws of the arithmetic on this
-// machine.
+// machine. Every check says what it covered; the last one proves that the checks themselves can see a difference of
+// one ulp in any piece of a decode state.
 #pragma once
 
 #include <functional>
@@ -27,14 +28,21 @@ struct ModelCheckOptions {
   std::uint64_t seed = 1;  // of the token ids, which are drawn
 };
 
-// The executor of this many threads (0: as many as the user asked for) on a device; "" is the device that is checked.
-using MakeExecutor = std::function<std::unique_ptr<Executor>(const std::string& device, int threads)>;
+struct ExecutorChoice {
+  std::string device;           // empty: the device that is checked
+  std::string instruction_set;  // empty: the one the user chose
+  int threads = 0;              // 0: as many as the user asked for
+};
+using MakeExecutor = std::function<std::unique_ptr<Executor>(const ExecutorChoice&)>;
 
-// Checks in this order: checksums; finite weights; decode equals prefill; batch rows independent; 1 thread equals N
-// threads; the device equals the reference executor. In another numeric mode than identical, behind the first two:
-// deterministic: the same call gives the same bits, with 1 thread and N; and how far decode is from prefill. `done` is
-// called after each. A damaged file or a non-finite weight is Error(corrupt), thrown by the load.
+// Checks in this order: checksums; finite weights; decode equals prefill (states included); chunks of any size; batch
+// rows independent, in any composition and ragged; 1 thread equals N threads; every instruction set; packed weights
+// equal their expansion; the device equals the reference executor; differences are seen. In another numeric mode than
+// identical, behind the first two: deterministic: the same call gives the same bits, with 1 thread and N; and how far
+// decode is from prefill. `done` is called after each. A damaged file or a non-finite weight is Error(corrupt), thrown
+// by the load. `instruction_sets`: those of the cpu.
 std::vector<ModelCheck> check_model(const Path& path, const MakeExecutor& make_executor,
+                                    const std::vector<std::string>& instruction_sets,
                                     const ModelCheckOptions& options = {},
                                     const std::function<void(const ModelCheck&)>& done = {});
 

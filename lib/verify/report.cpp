@@ -33,8 +33,11 @@ std::string group_of(const CaseResult& result) {
   return folder + " / " + result.kind;
 }
 
+}  // namespace
+
 nlohmann::json difference_json(const Difference& difference) {
   nlohmann::json object = {{"name", difference.name}, {"detail", difference.detail}};
+  if (!difference.hint.empty()) object["hint"] = difference.hint;
   if (!difference.index) return object;
   object["index"] = *difference.index;
   object["got_bits"] = difference.got_bits;
@@ -44,8 +47,6 @@ nlohmann::json difference_json(const Difference& difference) {
   object["of"] = difference.of;
   return object;
 }
-
-}  // namespace
 
 std::string_view verdict_word(Verdict verdict) {
   switch (verdict) {
@@ -70,6 +71,7 @@ std::string result_line(const CaseResult& result) {
   if (result.verdict == Verdict::not_applicable) line += ": " + result.reason;
   if (result.first) {
     line += ": " + result.first->name + " " + result.first->detail;
+    if (!result.first->hint.empty()) line += "; hint: " + result.first->hint;
     if (result.differences > 1) line += " (and " + std::to_string(result.differences - 1) + " more results)";
   }
   return line;
@@ -105,6 +107,7 @@ nlohmann::json report_json(const VerifyReport& report, const Executor& executor)
                             {"verdict", verdict_word(result.verdict)},
                             {"compared", result.compared},
                             {"seconds", result.seconds}};
+    if (!result.digest.empty()) entry["digest"] = result.digest;
     if (result.verdict == Verdict::not_applicable) entry["reason"] = result.reason;
     if (result.first) entry["first_difference"] = difference_json(*result.first);
     cases.push_back(std::move(entry));

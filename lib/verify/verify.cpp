@@ -2,8 +2,11 @@
 
 #include <chrono>
 #include <map>
+#include <mutex>
+#include <thread>
 
 #include "samba/core/error.h"
+#include "samba/verify/hint.h"
 #include "samba/verify/kinds.h"
 #include "samba/verify/runner.h"
 
@@ -53,7 +56,7 @@ void refuse_untyped_calls(const Case& test) {
 }
 
 void run_one(const Case& test, Executor& executor, const VerifyOptions& options, CaseResult& result) {
-  Checker check;
+  Checker check(options.digests);
   try {
     refuse_untyped_calls(test);
     const KindRunner runner = find_runner(test.kind);
@@ -71,10 +74,25 @@ void run_one(const Case& test, Executor& executor, const VerifyOptions& options,
     check.holds("case", false, std::string("failed: ") + error.what());
   }
   result.compared = check.compared();
+  result.digest = check.digest();
   result.differences = check.differences().size();
   if (result.differences == 0) return;
   result.verdict = Verdict::different;
   result.first = check.differences().front();
+  result.first->hint = divergence_hint(*result.first, test.tensors);
+}
+
+void run_timed(const Case& test, Executor& executor, const VerifyOptions& options, CaseResult& result) {
+  result.id = test.id;
+  result.kind = test.kind;
+  result.file = test.file;
+  if (test.kind == "columns") {
+    const json& part = test.body->at("cells").at(test.cell).at("parts").at(test.part);
+    result.records = test.body->at("column_sets").at(part.at("columns").get<std::size_t>());
+  }
+  const auto start = std::chrono::steady_clock::now();
+  run_one(test, executor, options, result);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace
@@ -90,12 +108,7 @@ std::size_t VerifyReport::count(Verdict verdict) const {
   return total;
 }
 
-VerifyReport verify_cases(Executor& executor, std::span<const std::filesystem::path> paths,
-                          const VerifyOptions& options, const std::function<void(const CaseResult&)>& done) {
-  if (executor.numeric_mode() != NumericMode::identical) {
-    refuse_unsupported("recorded cases know the numeric mode identical only, got " +
-                       std::string(numeric_mode_name(executor.numeric_mode())));
-  }
+std::vector<Case> load_cases(std::span<const std::filesystem::path> paths, const VerifyOptions& options) {
   CaseLoader loader;
   std::vector<Case> cases;
   for (const auto& path : paths) {
@@ -105,20 +118,47 @@ VerifyReport verify_cases(Executor& executor, std::span<const std::filesystem::p
     return test.id.find(options.id_part) == std::string::npos ||
            (options.accept && !options.accept(test.id, test.kind));
   });
-  VerifyReport report;
-  for (const Case& test : cases) {
-    if (options.progress) options.progress(report.results.size(), cases.size(), test.id);
-    CaseResult result;
-    result.id = test.id;
-    result.kind = test.kind;
-    result.file = test.file;
-    const auto start = std::chrono::steady_clock::now();
-    run_one(test, executor, options, result);
-    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (done) done(result);
-    report.results.push_back(std::move(result));
+  return cases;
+}
+
+VerifyReport run_cases(std::span<Executor* const> executors, std::span<const Case> cases, const VerifyOptions& options,
+                       const std::function<void(const CaseResult&)>& done) {
+  for (const Executor* executor : executors) {
+    if (executor->numeric_mode() == NumericMode::identical) continue;
+    refuse_unsupported("recorded cases know the numeric mode identical only, got " +
+                       std::string(numeric_mode_name(executor->numeric_mode())));
   }
+  VerifyReport report;
+  report.results.resize(cases.size());
+  std::mutex telling;
+  std::size_t next = 0, finished = 0;
+  const auto work = [&](Executor& executor) {
+    for (;;) {
+      std::size_t index = 0;
+      {
+        const std::lock_guard lock(telling);
+        if (next == cases.size()) return;
+        index = next++;
+        if (options.progress) options.progress(finished, cases.size(), cases[index].id);
+      }
+      CaseResult& result = report.results[index];
+      run_timed(cases[index], executor, options, result);
+      const std::lock_guard lock(telling);
+      ++finished;
+      if (done) done(result);
+    }
+  };
+  std::vector<std::thread> others;
+  for (Executor* executor : executors.subspan(1)) others.emplace_back([&work, executor] { work(*executor); });
+  work(*executors[0]);
+  for (std::thread& other : others) other.join();
   return report;
+}
+
+VerifyReport verify_cases(Executor& executor, std::span<const std::filesystem::path> paths,
+                          const VerifyOptions& options, const std::function<void(const CaseResult&)>& done) {
+  Executor* const one = &executor;
+  return run_cases({&one, 1}, load_cases(paths, options), options, done);
 }
 
 }  // namespace samba::verify

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "samba/kernels/executor.h"
+#include "samba/verify/case_file.h"
 #include "samba/verify/compare.h"
 
 namespace samba::verify {
@@ -24,6 +26,8 @@ struct VerifyOptions {
   std::function<bool(const std::string& id, const std::string& kind)> accept;
   // Of the kind "tutorial": at most so many training steps; then the results that need all of them are not compared.
   std::optional<std::size_t> most_tutorial_steps;
+  // Gives every result a digest over all values that were computed for it.
+  bool digests = false;
   // Told before each case how many are done and how many there are.
   std::function<void(std::size_t done, std::size_t total, const std::string& id)> progress;
 };
@@ -42,6 +46,9 @@ struct CaseResult {
   std::size_t differences = 0;      // results that differ
   std::size_t compared = 0;         // results compared
   double seconds = 0.0;
+  std::string digest;  // SHA-256 over what was computed, when it was asked for and the case ran
+  // Of a published column: device class -> the newest record of that class that gave the digest.
+  std::map<std::string, std::string> records;
 };
 
 struct VerifyReport {
@@ -51,7 +58,15 @@ struct VerifyReport {
   bool passed() const { return count(Verdict::different) == 0; }
 };
 
-// Files and folders of cases. Every file is loaded and checked before the first case runs (the errors are those of
+// The cases of files and folders that `options` lets through. Every file is checked (the errors of case_file.h).
+std::vector<Case> load_cases(std::span<const std::filesystem::path> paths, const VerifyOptions& options = {});
+
+// Runs each case once, on whichever of the executors is free: one executor, one thread of its own. Results come in the
+// order of the cases; `done` is called by one thread at a time.
+VerifyReport run_cases(std::span<Executor* const> executors, std::span<const Case> cases,
+                       const VerifyOptions& options = {}, const std::function<void(const CaseResult&)>& done = {});
+
+// Both for one executor. Every file is loaded and checked before the first case runs (the errors are those of
 // case_file.h); `done` (may be null) is called after each case. A case without anything compared is different.
 VerifyReport verify_cases(Executor& executor, std::span<const std::filesystem::path> paths,
                           const VerifyOptions& options = {}, const std::function<void(const CaseResult&)>& done = {});
@@ -62,6 +77,7 @@ std::string closing_line(const VerifyReport& report);
 std::string result_line(const CaseResult& result);
 // A table of counts by folder and kind, one line each, and under it the distinct reasons of the cases not applicable.
 std::string summary_table(const VerifyReport& report);
+nlohmann::json difference_json(const Difference& difference);
 nlohmann::json report_json(const VerifyReport& report, const Executor& executor);
 
 }  // namespace samba::verify
