@@ -67,18 +67,20 @@ TEST_CASE("samba verify names what is wrong with the files it is given") {
 
   const TemporaryFolder empty;
   CHECK(samba_command({"verify", "--cases", empty.path().string()}).code == 2);
-  CHECK(samba_command({"verify"}).code == 2);
+  CHECK(samba_command({"verify", "--cases", kGolden, "--model", "x"}).code == 2);
+  CHECK(samba_command({"verify", "--steps", "1..2"}).code == 2);
 }
 
 TEST_CASE("samba verify --model checks a checkpoint") {
   const std::string model = kGolden + "/samba/ckpt/stack_04_hybrid_t3.ckpt";
   const CommandResult good = samba_command({"verify", "--model", model, "--threads", "1"});
   CHECK(good.code == 0);
-  for (const char* name : {"checksums", "finite weights", "decode equals prefill", "batch rows independent",
-                           "1 thread equals N threads", "device equals reference"}) {
+  for (const char* name : {"checksums", "finite weights", "decode equals prefill", "chunks of any size",
+                           "batch rows independent", "1 thread equals N threads", "instruction sets agree",
+                           "packed equals expanded", "device equals reference", "differences are seen"}) {
     CHECK(good.out.find(std::string("ok      ") + name) != std::string::npos);
   }
-  CHECK(last_line(good.out) == "checks: 6 passed, 0 failed");
+  CHECK(last_line(good.out) == "checks: 10 passed, 0 failed");
 
   const CommandResult as_json = samba_command({"verify", "--model", model, "--json"});
   CHECK(nlohmann::json::parse(as_json.out).at("failed") == 0);
