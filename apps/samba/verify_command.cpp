@@ -27,6 +27,7 @@ struct VerifyFlags {
   std::string replay;
   std::string steps;
   std::vector<std::string> compare;
+  RecordFlags record;
   int tutorial_steps = 0;  // 0: all
 };
 
@@ -102,13 +103,21 @@ int verify_model(const VerifyFlags& flags, const CommonOptions& common) {
 
 // What was asked for: exactly one of the suites, --cases, --model, --list.
 int run(const VerifyFlags& flags, const CommonOptions& common) {
-  const int others = (flags.cases.empty() ? 0 : 1) + (flags.model.empty() ? 0 : 1) + (flags.list ? 1 : 0) +
-                     (flags.replay.empty() ? 0 : 1) + (flags.compare.empty() ? 0 : 1);
+  const bool recorded = !flags.record.record.empty() || !flags.record.against.empty();
+  const int others = (flags.cases.empty() ? 0 : 1) + (flags.model.empty() || recorded ? 0 : 1) + (flags.list ? 1 : 0) +
+                     (flags.replay.empty() ? 0 : 1) + (flags.compare.empty() ? 0 : 1) +
+                     (flags.record.record.empty() ? 0 : 1) + (flags.record.against.empty() ? 0 : 1);
   if (others > 1 || (others == 1 && (!flags.suites.names.empty() || flags.suites.quick))) {
-    refuse_value("samba verify takes one of: suites (with --quick), --list, --cases, --model, --replay, --compare");
+    refuse_value(
+        "samba verify takes one of: suites (with --quick), --list, --cases, --model, --replay, --compare, --record, "
+        "--against");
   }
   if (!flags.steps.empty() && flags.replay.empty()) refuse_value("--steps belongs to --replay");
   if (flags.list) return list_suites(common);
+  RecordFlags record = flags.record;
+  record.model = flags.model;
+  if (!record.record.empty()) return record_model(record, common);
+  if (!record.against.empty()) return verify_against(record, common);
   if (!flags.cases.empty()) return verify_recorded(flags, common);
   if (!flags.model.empty()) return verify_model(flags, common);
   if (!flags.replay.empty()) return verify_replay(flags.replay, flags.steps, common);
@@ -137,10 +146,20 @@ void add_verify_command(CLI::App& app, CommandLine& line) {
   command->add_option("--steps", flags->steps, "of --replay: FIRST..LAST, FIRST.. or one step (default: all)");
   command->add_option("--compare", flags->compare, "two models, two metrics.jsonl or two run folders: where they part")
       ->expected(2);
+  command->add_option("--record", flags->record.record, "write here what --model computes for prompts, to be checked");
+  command->add_option("--against", flags->record.against,
+                      "check such a record here (--model: where the model lies now)");
+  command->add_option("--prompt", flags->record.prompts, "of --record: a text; repeatable")->allow_extra_args(false);
+  command->add_option("--tokens", flags->record.tokens, "of --record: ids separated by commas; repeatable")
+      ->allow_extra_args(false);
+  command->add_option("--decode", flags->record.decode, "of --record: tokens decoded behind each prompt")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
   line.on(command,
           "samba verify\n  samba verify --quick --json > report.json\n  samba verify columns mamba3 --device cpu\n"
           "  samba verify --model runs/first\n  samba verify --replay runs/first --steps 41..60\n"
-          "  samba verify --compare runs/first runs/second",
+          "  samba verify --compare runs/first runs/second\n"
+          "  samba verify --record mine.json --model runs/first --prompt 'The '\n  samba verify --against mine.json",
           [flags, &line] { return run(*flags, line.common); });
 }
 

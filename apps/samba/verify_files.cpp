@@ -1,9 +1,13 @@
 #include "verify_files.h"
 
+#include "model_input.h"
 #include "output.h"
 #include "progress.h"
 #include "samba/core/error.h"
+#include "samba/core/files.h"
+#include "samba/core/json_fields.h"
 #include "samba/verify/compare_files.h"
+#include "samba/verify/model_record.h"
 #include "samba/verify/replay.h"
 #include "verify_suites.h"
 
@@ -38,6 +42,60 @@ int verify_replay(const std::string& run, const std::string& steps, const Common
   }
   print("different: they part at step " + std::to_string(report.step) + ": " + report.difference + "\n");
   return 1;
+}
+
+int record_model(const RecordFlags& flags, const CommonOptions& common) {
+  if (flags.model.empty()) refuse_value("--record needs --model");
+  const LoadedModel model = load_model(flags.model, common);
+  PromptOptions options;
+  options.prompts = flags.prompts;
+  options.tokens = flags.tokens;
+  verify::RecordRequest request;
+  for (Prompt& prompt : read_prompts(options, model, "--prompt")) request.prompts.push_back(std::move(prompt.tokens));
+  request.decode = flags.decode;
+  nlohmann::json record = verify::record_model(*model.stack, request);
+  std::size_t results = 0;
+  for (const nlohmann::json& prompt : record.at("prompts")) results += prompt.at("results").size() + 1;
+  record["model"] = std::filesystem::absolute(flags.model).string();
+  record["made_by"] = origin_json();
+  record["made_by"]["device"] = model.executor->name();
+  write_file_atomically(flags.record, record.dump() + "\n");
+  print("recorded " + std::to_string(results) + " results of " + std::to_string(request.prompts.size()) +
+        " prompt(s) in " + flags.record + "; check them with: samba verify --against " + flags.record + "\n");
+  return 0;
+}
+
+int verify_against(const RecordFlags& flags, const CommonOptions& common) {
+  const nlohmann::json record = parse_json(read_file(flags.against), flags.against);
+  const verify::RecordRequest request = verify::request_of(record);
+  const std::string path = flags.model.empty() ? record.value("model", "") : flags.model;
+  const LoadedModel model = load_model(path, common);
+  const verify::RecordComparison comparison =
+      verify::compare_records(verify::record_model(*model.stack, request), record);
+  const std::string closing =
+      "results: " + std::to_string(comparison.equal) + " equal, " + std::to_string(comparison.different) + " different";
+  if (common.json) {
+    nlohmann::json document = origin_json();
+    document.update({{"against", flags.against},
+                     {"model", path},
+                     {"device", model.executor->name()},
+                     {"instruction_set", model.executor->instruction_set()},
+                     {"threads", model.executor->threads()},
+                     {"equal", comparison.equal},
+                     {"different", comparison.different},
+                     {"differences", comparison.lines}});
+    print(document.dump() + "\n");
+    return comparison.passed() ? 0 : 1;
+  }
+  std::string text = path + " on " + model.executor->name() + " (" + model.executor->instruction_set() + ", " +
+                     std::to_string(model.executor->threads()) + " threads) against " + flags.against + "\n";
+  constexpr std::size_t kShown = 5;
+  for (std::size_t i = 0; i < std::min(kShown, comparison.lines.size()); ++i) {
+    text += (i == 0 ? "they part at " : "  also ") + comparison.lines[i] + "\n";
+  }
+  if (comparison.lines.size() > kShown) text += "  and " + std::to_string(comparison.lines.size() - kShown) + " more\n";
+  print(text + closing + "\n");
+  return comparison.passed() ? 0 : 1;
 }
 
 int verify_compare(const std::vector<std::string>& paths, const CommonOptions& common) {

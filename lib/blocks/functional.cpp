@@ -135,6 +135,7 @@ LinearGradients linear_backward(Executor& executor, ConstArray upstream, ConstAr
 
 Array mlp_logits(Executor& executor, ConstArray x, ConstArray weight1, ConstArray bias1, ConstArray weight2,
                  ConstArray bias2) {
+  const FloatScope float_scope;
   check_matrix("mlp", "mlp x", x);
   check_matrix("mlp", "mlp weight1", weight1);
   check_matrix("mlp", "mlp weight2", weight2);

@@ -110,10 +110,6 @@ Lines read_lines(const Path& path) {
 bool is_metrics(const Path& path) { return fs::is_regular_file(path) && path.extension() == ".jsonl"; }
 bool is_run(const Path& path) { return fs::is_directory(path) && fs::exists(path / "metrics.jsonl"); }
 
-std::string field_text(const json& line, const std::string& field) {
-  return line.contains(field) ? line[field].dump() : "absent";
-}
-
 // ---- runs ----
 
 std::map<std::string, std::string> sidecar_digests(const Path& run) {
@@ -134,7 +130,17 @@ Path archive_of(const Path& run, const std::string& name) {
 
 }  // namespace
 
-bool is_timing(const std::string& field) { return field == "seconds"; }
+std::vector<std::string> computed_fields(const nlohmann::json& line) {
+  // The card follows from the others, so it comes last.
+  std::vector<std::string> fields = {"loss_bits", "loss", "total_norm_bits", "total_norm", "lr_bits", "lr"};
+  for (const auto& [name, value] : line.items()) {
+    const bool listed = std::find(fields.begin(), fields.end(), name) != fields.end();
+    if (!listed && name != "seconds" && name != "card") fields.push_back(name);
+  }
+  fields.emplace_back("card");
+  std::erase_if(fields, [&](const std::string& name) { return !line.contains(name); });
+  return fields;
+}
 
 void FileComparison::differ(const std::string& line) {
   if (first.empty()) first = line;
@@ -204,12 +210,14 @@ FileComparison compare_metrics(const Path& a, const Path& b) {
     }
     ++both;
     bool differs = false;
-    for (const auto& [field, value] : line.items()) {
+    for (const std::string& field : computed_fields(line)) {
       // What only one of them holds (a digest that was not asked for) is no difference of the runs.
-      if (is_timing(field) || !other->second->contains(field)) continue;
+      if (!other->second->contains(field)) continue;
       ++comparison.compared;
-      if (value == (*other->second)[field]) continue;
-      comparison.differ(name + ": " + field + " is " + value.dump() + " and " + field_text(*other->second, field));
+      const json& here = line[field];
+      const json& there = (*other->second)[field];
+      if (here == there) continue;
+      comparison.differ(name + ": " + field + " is " + here.dump() + " and " + there.dump());
       differs = true;
     }
     steps_that_differ += differs ? 1 : 0;

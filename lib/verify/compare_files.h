@@ -30,8 +30,8 @@ FileComparison compare_models(const Path& a, const Path& b);
 FileComparison compare_metrics(const Path& a, const Path& b);
 FileComparison compare_runs(const Path& a, const Path& b);
 
-// The names of fields of a metrics line that say how a step went, not what it computed.
-bool is_timing(const std::string& field);
+// The fields of a metrics line that say what a step computed, the most telling first; times are left out.
+std::vector<std::string> computed_fields(const nlohmann::json& line);
 
 nlohmann::json comparison_json(const FileComparison& comparison);
 

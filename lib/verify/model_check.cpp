@@ -13,6 +13,7 @@
 #include "samba/train/checkpoint.h"
 #include "samba/verify/compare.h"
 #include "samba/verify/slices.h"
+#include "samba/verify/state_pieces.h"
 
 namespace samba::verify {
 namespace {
@@ -25,20 +26,6 @@ const std::vector<std::vector<Index>> kCuts = {{1}, {2, 3}, {7}, {31, 1}, {63, 1
 
 std::string piece_name(std::size_t layer, const std::string& piece) {
   return "layer " + std::to_string(layer) + " " + piece;
-}
-
-// What a state piece says: of a token buffer the rows it holds; what lies behind them is left over from before.
-Array held(const BlockState& state, const std::string& piece, const Array& array) {
-  const auto counters = state.counters();
-  const auto rows = counters.find("buffered_tokens");
-  const bool whole = !piece.starts_with("buffer_") || rows == counters.end() || array.shape().size() < 2;
-  return whole ? slice(array, 0, 0, array.shape().at(0)) : slice(array, 1, 0, rows->second);
-}
-
-ArrayMap held_pieces(const BlockState& state) {
-  ArrayMap pieces;
-  for (const auto& [piece, array] : state.pieces()) pieces[piece] = held(state, piece, array);
-  return pieces;
 }
 
 // The first difference of two decode states, pieces in the order of their layers.
