@@ -66,6 +66,7 @@ class Command {
   Command& operator=(const Command&) = delete;
 
   void interrupt() const { ::kill(process_, SIGINT); }
+  void kill() const { ::kill(process_, SIGKILL); }
   // Reads from stdout until `text` was seen; false when it ended before.
   bool wait_for(const std::string& text) {
     while (result_.out.find(text) == std::string::npos) {

@@ -1,0 +1,74 @@
+// Training that is killed without warning (SIGKILL) at random moments, most of them inside the writing of a checkpoint,
+// and resumed: the run is always loadable, and ends with the bits of the run that nobody disturbed. SAMBA_KILLS sets
+// the number of kills (200).
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "command.h"
+
+namespace samba {
+namespace {
+
+int kills_wanted() {
+  const char* text = std::getenv("SAMBA_KILLS");
+  return text == nullptr ? 200 : std::atoi(text);
+}
+
+// Dropout, schedule, clipping and accumulation on; a checkpoint after every step.
+const std::vector<std::string> kSettings{
+    "--set", "model.dropout=0.1",      "--set", "batch.accumulation_steps=2", "--set",      "checkpoint.every=1",
+    "--set", "checkpoint.keep_last=2", "--set", "checkpoint.digest_every=3",  "--progress", "never"};
+
+std::vector<std::string> with_settings(std::vector<std::string> arguments) {
+  arguments.insert(arguments.end(), kSettings.begin(), kSettings.end());
+  return arguments;
+}
+
+}  // namespace
+
+TEST_CASE("a run that is killed at random moments and resumed has the bits of the undisturbed one") {
+  const TinyRun tiny;
+  const auto start = std::chrono::steady_clock::now();
+  REQUIRE(
+      samba_command(with_settings({"train", "--config", tiny.file("tiny.json"), "--out", tiny.file("calm")})).code ==
+      0);
+  const double whole = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const std::string want = read_file(tiny.path() / "calm/checkpoints/step-00000020.samba");
+  const auto metrics = metrics_of(tiny.path() / "calm");
+
+  std::mt19937 random(20261130);
+  std::uniform_real_distribution<double> moment(0.0, whole);
+  int kills = 0, finished = 0;
+  for (int run = 0; kills < kills_wanted(); ++run) {
+    const std::string name = "run" + std::to_string(run);
+    const Path folder = tiny.path() / name;
+    for (bool done = false; !done;) {
+      const bool begun = std::filesystem::exists(folder / "latest");
+      std::vector<std::string> arguments{"train", "--config",      tiny.file("tiny.json"),
+                                         "--out", folder.string(), "--force"};
+      if (begun) arguments = {"train", "--resume", folder.string()};
+      Command command(with_settings(std::move(arguments)));
+      const bool kill = kills < kills_wanted();
+      if (kill) {
+        std::this_thread::sleep_for(std::chrono::duration<double>(moment(random)));
+        command.kill();
+      }
+      const CommandResult result = command.finish();
+      INFO(name << ": " << result.err);
+      REQUIRE((result.code == 0 || (kill && result.code == 128 + SIGKILL)));
+      kills += result.code == 0 ? 0 : 1;
+      done = result.code == 0;
+    }
+    ++finished;
+    CHECK(read_file(folder / "checkpoints/step-00000020.samba") == want);
+    CHECK(metrics_of(folder) == metrics);
+    CHECK(samba_command({"verify", "--compare", folder.string(), tiny.file("calm")}).code == 0);
+    std::filesystem::remove_all(folder);
+  }
+  WARN(kills << " kills survived, " << finished << " runs ended with the same bits");
+}
+
+}  // namespace samba
