@@ -46,12 +46,13 @@ int verify_replay(const std::string& run, const std::string& steps, const Common
 
 int record_model(const RecordFlags& flags, const CommonOptions& common) {
   if (flags.model.empty()) refuse_value("--record needs --model");
-  const LoadedModel model = load_model(flags.model, common);
+  const LoadedModel model = load_model(flags.model, "", common);
   PromptOptions options;
   options.prompts = flags.prompts;
   options.tokens = flags.tokens;
   verify::RecordRequest request;
-  for (Prompt& prompt : read_prompts(options, model, "--prompt")) request.prompts.push_back(std::move(prompt.tokens));
+  for (Prompt& prompt : encoded_prompts(options, model, "--prompt"))
+    request.prompts.push_back(std::move(prompt.tokens));
   request.decode = flags.decode;
   nlohmann::json record = verify::record_model(*model.stack, request);
   std::size_t results = 0;
@@ -69,7 +70,7 @@ int verify_against(const RecordFlags& flags, const CommonOptions& common) {
   const nlohmann::json record = parse_json(read_file(flags.against), flags.against);
   const verify::RecordRequest request = verify::request_of(record);
   const std::string path = flags.model.empty() ? record.value("model", "") : flags.model;
-  const LoadedModel model = load_model(path, common);
+  const LoadedModel model = load_model(path, "", common);
   const verify::RecordComparison comparison =
       verify::compare_records(verify::record_model(*model.stack, request), record);
   const std::string closing =

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::size_t kLinesShown = 12;
+constexpr std::size_t kLinesShown = 6;
 
 // ---- models ----
 
@@ -145,8 +145,8 @@ std::vector<std::string> computed_fields(const nlohmann::json& line) {
 void FileComparison::differ(const std::string& line) {
   if (first.empty()) first = line;
   ++different;
-  if (lines.size() < kLinesShown) lines.push_back(line);
-  if (lines.size() == kLinesShown) lines.push_back("and more");
+  if (shown == kLinesShown) lines.emplace_back("and more");
+  if (shown++ < kLinesShown) lines.push_back(line);
 }
 
 void FileComparison::add(const FileComparison& part) {

@@ -17,6 +17,7 @@ struct FileComparison {
   std::string first;               // where they part; empty when they are equal
   Index compared = 0;              // tensors, or numbers of metrics
   Index different = 0;
+  std::size_t shown = 0;  // differences of its own among the lines
 
   bool equal() const { return first.empty(); }
   void differ(const std::string& line);

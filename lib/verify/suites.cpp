@@ -137,6 +137,7 @@ std::vector<Configuration> plan_of(const PlanRequest& request) {
       bool first = i == 0;  // of the best instruction set: everything, once
       for (const int threads : counts) {
         const bool plain = threads == 1;
+        if (request.quick && sets[i] == "scalar" && !plain && counts.contains(1)) continue;
         Depth depth = first ? Depth::whole : i == 0 || plain ? Depth::most : Depth::moderate;
         if (request.quick) depth = first ? Depth::moderate : Depth::small;
         if (sets[i] == "scalar") depth = Depth::small;  // a fused step is a call there
