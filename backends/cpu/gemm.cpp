@@ -232,20 +232,24 @@ void run_panel(const PanelRun& run, const TileRange& tiles, GemmScratch& scratch
   }
 }
 
-// The tiles [first, end) of a[k, m], one behind the other.
+// The tiles [first, end) of a[k, m], one behind the other. A few lines of all tiles are taken at a time: as many
+// streams are read, and each tile is written in runs.
 void pack_rows(const Product& product, Index first, Index end, float* packed) {
+  constexpr Index kLines = 16;
   const Index first_row = tile_row(product.m, first);
-  for (Index p = 0; p < product.k; ++p) {
+  for (Index first_line = 0; first_line < product.k; first_line += kLines) {
+    const Index end_line = std::min(product.k, first_line + kLines);
     for (Index tile = first; tile < end; ++tile) {
       const Index row = tile_row(product.m, tile);
       const Index rows = tile_row(product.m, tile + 1) - row;
-      const float* from = product.a + p * product.a_stride + row;
-      hwy::Prefetch(from + kLinesAhead * product.a_stride);
-      float* to = packed + (row - first_row) * product.k + p * rows;
-      if (rows == kTileRows) {
-        std::memcpy(to, from, kTileRows * sizeof(float));
-      } else {
-        std::copy_n(from, rows, to);
+      for (Index p = first_line; p < end_line; ++p) {
+        const float* from = product.a + p * product.a_stride + row;
+        float* to = packed + (row - first_row) * product.k + p * rows;
+        if (rows == kTileRows) {
+          std::memcpy(to, from, kTileRows * sizeof(float));
+        } else {
+          std::copy_n(from, rows, to);
+        }
       }
     }
   }
@@ -347,7 +351,7 @@ void pack_panels(Context& context, const PanelLayout& layout, Index k, PanelSour
 }
 
 void pack_tiles(Context& context, const Product& product, float* packed) {
-  constexpr Index kTogether = 8;  // tiles
+  constexpr Index kTogether = 64;  // tiles
   const auto run = SAMBA_CPU_KERNEL(context, gemm_pack_rows);
   const Index rows = tile_shape(context).rows;
   context.parallel((product.m + rows - 1) / rows, kTogether, [&](Index first, Index end, int) {
