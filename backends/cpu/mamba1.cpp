@@ -21,7 +21,7 @@ void decay_rate_run(Index first, Index end, const float* a_log, float* a) {
   });
 }
 
-constexpr Index kGroup = 4;  // exponentials side by side: one alone waits for its own steps
+constexpr Index kGroup = 4;  // exponentials side by side
 
 void scan_channels(const Mamba1Call& c, Index b, Index first, Index end) {
   const Lanes l{};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "samba/blocks/mamba_pieces.h"
 #include "samba/core/error.h"
 
 namespace samba {
@@ -146,10 +147,20 @@ void Mamba1Block::forward(Index batch, Index length, const float* x, float* y, B
     refuse_value("conv_window of the state has shape " + shape_text(typed->piece_shape(Mamba1Piece::conv_window)) +
                  "; the call has a batch of " + std::to_string(batch));
   }
+  if (batch != 1 || typed == nullptr || stages != nullptr) {
+    return run_call(batch, length, x, y, typed, workspace, stages);
+  }
+  over_pieces(length, 0, [&](Index first, Index count) {
+    run_call(1, count, x + first * d_model_, y + first * d_model_, typed, workspace, nullptr);
+  });
+}
+
+void Mamba1Block::run_call(Index batch, Index length, const float* x, float* y, Mamba1State* state,
+                           Workspace& workspace, StageRecorder* stages) {
   Workspace::Scope scope(workspace);
   const Index rows = batch * length;
   Mamba1Activations run =
-      run_forward(batch, length, x, typed, stages == nullptr ? Keep::nothing : Keep::for_stages, workspace);
+      run_forward(batch, length, x, state, stages == nullptr ? Keep::nothing : Keep::for_stages, workspace);
   run.projected = workspace.floats(rows * d_model_);
   executor_.linear().linear(*out_proj_, rows, run.call.gate, run.projected);
   executor_.elementwise().add(rows * d_model_, x, run.projected, y);

@@ -54,6 +54,8 @@ class Mamba1Block final : public Block {
                 std::span<float* const> weight_gradients, Workspace& workspace, StageRecorder* stages) override;
 
  private:
+  void run_call(Index batch, Index length, const float* x, float* y, Mamba1State* state, Workspace& workspace,
+                StageRecorder* stages);
   void lay_out_weights();
   const float* weight(Mamba1Weight which) const { return weights_.elements(static_cast<std::size_t>(which)); }
   const float* matrix(Mamba1Weight which, Workspace& workspace) const {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "samba/blocks/mamba2/mamba2_stages.h"
+#include "samba/blocks/mamba_pieces.h"
 #include "samba/core/error.h"
 #include "samba/kernels/conv.h"
 
@@ -174,17 +175,27 @@ void Mamba2Block::forward(Index batch, Index length, const float* x, float* y, B
     refuse_value("conv_window of the state has shape " + shape_text(typed->piece_shape(Mamba2Piece::conv_window)) +
                  "; the call has a batch of " + std::to_string(batch));
   }
+  if (batch != 1 || typed == nullptr || stages != nullptr) {
+    return run_call(batch, length, x, y, typed, workspace, stages);
+  }
+  over_pieces(length, typed->buffered_tokens(), [&](Index first, Index count) {
+    run_call(1, count, x + first * d_model_, y + first * d_model_, typed, workspace, nullptr);
+  });
+}
+
+void Mamba2Block::run_call(Index batch, Index length, const float* x, float* y, Mamba2State* state,
+                           Workspace& workspace, StageRecorder* stages) {
   Workspace::Scope scope(workspace);
   const Index rows = batch * length;
   float* h_last = reports_wanted_ ? report_h_last(batch) : nullptr;
   Mamba2Activations run =
-      run_forward(batch, length, x, typed, h_last, stages == nullptr ? Keep::nothing : Keep::for_stages, workspace);
+      run_forward(batch, length, x, state, h_last, stages == nullptr ? Keep::nothing : Keep::for_stages, workspace);
   run.projected = workspace.floats(rows * d_model_);
   executor_.linear().linear(*out_proj_, rows, run.gate_normed, run.projected);
   executor_.elementwise().add(rows * d_model_, x, run.projected, y);
 
   if (stages != nullptr) record_mamba2_forward(run, executor_, workspace, *stages);
-  if (typed != nullptr) store_open_chunk(run.call, *typed);
+  if (state != nullptr) store_open_chunk(run.call, *state);
 }
 
 // Spec 31 section 3, after the call: the last n working rows become rows 0..n-1 of the buffers. While the open chunk is

@@ -74,6 +74,8 @@ class Mamba2Block final : public Block {
   ArrayMap reports() const;
 
  private:
+  void run_call(Index batch, Index length, const float* x, float* y, Mamba2State* state, Workspace& workspace,
+                StageRecorder* stages);
   void lay_out_weights();
   const float* weight(Mamba2Weight which) const { return weights_.elements(static_cast<std::size_t>(which)); }
   const float* matrix(Mamba2Weight which, Workspace& workspace) const {

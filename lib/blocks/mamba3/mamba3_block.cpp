@@ -1,9 +1,12 @@
 #include "samba/blocks/mamba3/mamba3_block.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
+#include <utility>
 
 #include "samba/blocks/mamba3/mamba3_stages.h"
+#include "samba/blocks/mamba_pieces.h"
 #include "samba/core/error.h"
 
 namespace samba {
@@ -83,6 +86,40 @@ const Mamba3State* mamba3_state(const BlockState* state) {
   if (typed == nullptr) refuse_type("the state is not the state of a mamba3 block");
   return typed;
 }
+
+// The buffer rows behind those that a call leaves in use. They keep their bytes (spec 40 section 6.1), also in a call
+// that runs in pieces, each of which fills the buffer.
+class StaleRows {
+ public:
+  StaleRows(Mamba3State& state, Index length, Memory& memory, Workspace& workspace) {
+    if (state.buffered_tokens() % kChunk + length <= kMambaPiece) return;
+    const Index keep = (state.buffered_tokens() + length - 1) % kChunk + 1;
+    const Index heads = mamba3::heads(state.d_model());
+    const Mamba3Rows rows = state.buffer();
+    const std::pair<float*, Index> pieces[] = {{rows.q, heads * kStateSize}, {rows.k, heads * kStateSize},
+                                               {rows.v, heads * kHeadDim},   {rows.dt, heads},
+                                               {rows.sigma, heads},          {rows.adt, heads}};
+    for (std::size_t i = 0; i < runs_.size() && keep < kChunk; ++i) {
+      const auto [first, width] = pieces[i];
+      const Index count = (kChunk - keep) * width;
+      runs_[i] = {first + keep * width, workspace.floats(count), float_bytes(count)};
+      memory.copy(runs_[i].kept, runs_[i].rows, runs_[i].bytes);
+    }
+  }
+  void put_back(Memory& memory) const {
+    for (const Run& run : runs_) {
+      if (run.bytes > 0) memory.copy(run.rows, run.kept, run.bytes);
+    }
+  }
+
+ private:
+  struct Run {
+    float* rows = nullptr;
+    float* kept = nullptr;
+    std::size_t bytes = 0;
+  };
+  std::array<Run, 6> runs_;
+};
 
 // What products read; the other weights are read element by element.
 constexpr std::size_t kProducts[] = {static_cast<std::size_t>(Mamba3Weight::in_proj),
@@ -194,18 +231,31 @@ void Mamba3Block::forward(Index batch, Index length, const float* x, float* y, B
     refuse_value("theta of the state has shape " + shape_text(typed->piece_shape(Mamba3Piece::theta)) +
                  "; the call has a batch of " + std::to_string(batch));
   }
+  if (batch != 1 || typed == nullptr || stages != nullptr) {
+    return run_call(batch, length, x, y, typed, workspace, stages);
+  }
+  Workspace::Scope scope(workspace);
+  const StaleRows stale(*typed, length, executor_.memory(), workspace);
+  over_pieces(length, typed->buffered_tokens() % kChunk, [&](Index first, Index count) {
+    run_call(1, count, x + first * d_model_, y + first * d_model_, typed, workspace, nullptr);
+  });
+  stale.put_back(executor_.memory());
+}
+
+void Mamba3Block::run_call(Index batch, Index length, const float* x, float* y, Mamba3State* state,
+                           Workspace& workspace, StageRecorder* stages) {
   Workspace::Scope scope(workspace);
   const Index rows = batch * length;
   float* h_last = reports_wanted_ ? report_h_last(batch) : nullptr;
   Mamba3Activations run =
-      run_forward(batch, length, x, typed, h_last, stages == nullptr ? Keep::nothing : Keep::for_stages, workspace);
+      run_forward(batch, length, x, state, h_last, stages == nullptr ? Keep::nothing : Keep::for_stages, workspace);
   run.projected = workspace.floats(rows * d_model_);
   executor_.linear().linear(*out_proj_, rows, run.call.gate, run.projected);
   executor_.elementwise().add(rows * d_model_, x, run.projected, y);
 
   if (stages != nullptr) record_mamba3_forward(run, executor_.memory(), workspace, *stages);
   if (reports_wanted_) store_reports(run.call);
-  if (typed != nullptr) store_last_chunk(run.call, *typed);
+  if (state != nullptr) store_last_chunk(run.call, *state);
 }
 
 // Spec 40 section 6.1. Rows that stay in the last chunk lie where they belong and keep their bytes: a chunk holds

@@ -57,6 +57,8 @@ class Mamba3Block final : public Block {
   ArrayMap reports() const;
 
  private:
+  void run_call(Index batch, Index length, const float* x, float* y, Mamba3State* state, Workspace& workspace,
+                StageRecorder* stages);
   void lay_out_weights();
   const float* weight(Mamba3Weight which) const { return weights_.elements(static_cast<std::size_t>(which)); }
   const float* matrix(Mamba3Weight which, Workspace& workspace) const {
