@@ -18,9 +18,13 @@ int kills_wanted() {
 }
 
 // Dropout, schedule, clipping and accumulation on; a checkpoint after every step.
-const std::vector<std::string> kSettings{
-    "--set", "model.dropout=0.1",      "--set", "batch.accumulation_steps=2", "--set",      "checkpoint.every=1",
-    "--set", "checkpoint.keep_last=2", "--set", "checkpoint.digest_every=3",  "--progress", "never"};
+const std::vector<std::string> kSettings{"--set",      "model.dropout=0.1",
+                                         "--set",      "batch.accumulation_steps=2",
+                                         "--set",      "batch.length=128",
+                                         "--set",      "checkpoint.every=1",
+                                         "--set",      "checkpoint.keep_last=2",
+                                         "--set",      "checkpoint.digest_every=3",
+                                         "--progress", "never"};
 
 std::vector<std::string> with_settings(std::vector<std::string> arguments) {
   arguments.insert(arguments.end(), kSettings.begin(), kSettings.end());
