@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "closeness.h"
+#include "recorded_tokenizers.h"
 #include "samba/backends/registry.h"
 #include "samba/convert/convert.h"
 #include "samba/core/mapped_file.h"
@@ -222,6 +223,25 @@ TEST_CASE("tokenizer and generation files go with the model; a dry run writes no
   CHECK(read_file(place / "out/generation_config.json") == read_file(place / "in/generation_config.json"));
   CHECK(json_of(place / "out/config.json")["eos_token_id"] == json_of(place / "in/config.json")["eos_token_id"]);
   check_same_tensors(place / "in", place / "out");
+}
+
+TEST_CASE("a samba file made of a folder has the tokenizer beside it, and takes it along when it goes back") {
+  const TemporaryFolder place;
+  fs::copy(kFolders / "llama", place / "in");
+  const std::string tokenizer = recorded_file("smollm2.tokenizer.json");
+  std::ofstream(place / "in/tokenizer.json") << tokenizer;
+  const Conversion conversion = convert(place / "in", place / "model.samba");
+  CHECK(conversion.no_tokenizer.empty());
+  CHECK(conversion.copied == std::vector<std::string>{"tokenizer.json"});
+  CHECK(read_file(place / "tokenizer.json") == tokenizer);
+  CHECK(json_of(place / "model.json")["tokenizer"]["file"] == "tokenizer.json");
+  convert(place / "model.samba", place / "back");
+  CHECK(read_file(place / "back/tokenizer.json") == tokenizer);
+  CHECK(read_file(place / "back/generation_config.json") == read_file(place / "in/generation_config.json"));
+  // Another model's tokenizer stays.
+  std::ofstream(place / "in/tokenizer.json") << "{}";
+  CHECK_THAT(convert(place / "in", place / "second.samba").no_tokenizer, Contains("is another model's"));
+  CHECK(read_file(place / "tokenizer.json") == tokenizer);
 }
 
 TEST_CASE("every model of one mamba_ssm form has the tensors of the package") {

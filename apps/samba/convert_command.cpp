@@ -65,6 +65,7 @@ nlohmann::ordered_json as_json(const ConvertFlags& flags, const std::string& to,
                                 {"drops_training", conversion.drops_training},
                                 {"model_type", conversion.model_type},
                                 {"copied", conversion.copied},
+                                {"no_tokenizer", conversion.no_tokenizer},
                                 {"written", !flags.dry_run}};
   result["mapped"] = nlohmann::json::array();
   for (const ConvertedTensor& tensor : conversion.tensors) {
@@ -103,6 +104,7 @@ std::string as_text(const ConvertFlags& flags, const Conversion& conversion) {
     text += "\n";
   }
   for (const std::string& name : conversion.copied) text += name + " -> " + name + "  copied as it is\n";
+  if (!conversion.no_tokenizer.empty()) text += "tokenizer: left where it is (" + conversion.no_tokenizer + ")\n";
   return text + (flags.dry_run ? "nothing written (--dry-run)\n" : "written: " + flags.out + "\n");
 }
 

@@ -11,6 +11,7 @@
 #include "samba/formats/stack_weight.h"
 #include "samba/numerics/float32.h"
 #include "samba/numerics/low_bit.h"
+#include "samba/text/model_text.h"
 #include "samba/train/model_folder.h"
 
 namespace samba {
@@ -240,6 +241,7 @@ class Converter {
     } else {
       write_stack();
     }
+    if (options_.target == ConvertTarget::file) keep_tokenizer_of_file();
     if (options_.progress) options_.progress(2 * total_, 2 * total_);
   }
 
@@ -267,6 +269,33 @@ class Converter {
                                               2 * total_);
                           }
                         });
+  }
+
+  // A samba file has its tokenizer beside it, and a .json file of its own name that tells so. Files of another model
+  // that are there already stay.
+  void keep_tokenizer_of_file() {
+    const auto tokenizer = std::find_if(model_.companions.begin(), model_.companions.end(), [](const Path& file) {
+      return file.filename() == "tokenizer.json" || file.filename() == "tokenizer.model";
+    });
+    if (tokenizer == model_.companions.end()) return;
+    Path sidecar = out_;
+    sidecar.replace_extension(".json");
+    const Path folder = std::filesystem::absolute(out_).parent_path();
+    try {
+      if (std::filesystem::exists(sidecar)) refuse_value(sidecar.string() + " is there already");
+      for (const Path& file : model_.companions) {
+        const Path there = folder / file.filename();
+        if (std::filesystem::exists(there) && read_file(there) != read_file(file)) {
+          refuse_value(there.string() + " is another model's");
+        }
+      }
+      const ModelText text = read_tokenizer_text(*tokenizer);
+      const nlohmann::ordered_json entry = keep_tokenizer(text, *tokenizer, folder);
+      write_file_atomically(sidecar, nlohmann::ordered_json{{"tokenizer", entry}}.dump(2) + "\n");
+      result_.copied.push_back(entry["file"].get<std::string>());
+    } catch (const Error& error) {
+      result_.no_tokenizer = error.what();
+    }
   }
 
   const Path& out_;

@@ -42,6 +42,7 @@ struct Conversion {
   std::string model_type;           // of a folder that transformers loads
   std::string no_model_type;        // why a folder is none
   std::vector<std::string> copied;  // names of the files that go with the model
+  std::string no_tokenizer;         // why the source's tokenizer is not beside a samba file
   std::vector<ConvertedTensor> tensors;
 };
 

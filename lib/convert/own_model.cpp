@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "samba/convert/folder_model.h"
+#include "samba/core/error.h"
 #include "samba/formats/stack_weight.h"
+#include "samba/text/model_text.h"
 #include "samba/train/stack_checkpoint.h"
 
 namespace samba {
@@ -85,8 +87,24 @@ OpenModel open_stack(const Path& path, Reading reading) {
 
 }  // namespace
 
+namespace {
+
+// Of a file: what lies beside the tokenizer that its sidecar names. A model whose tokenizer is gone goes without.
+std::vector<Path> companions_of_file(const Path& path) {
+  try {
+    const Path tokenizer = tokenizer_of_checkpoint(path);
+    return tokenizer.empty() ? std::vector<Path>{} : companion_files(tokenizer.parent_path());
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+}  // namespace
+
 OpenModel open_own_model(ModelForm form, const Path& path, Reading reading) {
-  return form == ModelForm::stack_archive ? open_stack(path, reading) : open_whole(path, reading);
+  OpenModel model = form == ModelForm::stack_archive ? open_stack(path, reading) : open_whole(path, reading);
+  if (form != ModelForm::folder) model.companions = companions_of_file(path);
+  return model;
 }
 
 }  // namespace samba

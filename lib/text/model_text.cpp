@@ -189,7 +189,8 @@ ModelText text_from(const Path& tokenizer, const Path& side_folder) {
   return text;
 }
 
-// The tokenizer that the file beside a checkpoint names; empty for bytes, or when there is no such file.
+}  // namespace
+
 Path tokenizer_of_checkpoint(const Path& checkpoint) {
   Path beside = checkpoint;
   beside.replace_extension(".json");
@@ -217,8 +218,6 @@ Path tokenizer_of_checkpoint(const Path& checkpoint) {
   }
   return file;
 }
-
-}  // namespace
 
 std::vector<std::int32_t> ModelText::prompt_tokens(std::string_view text) const {
   if (tokenizer == nullptr) refuse_value("the model has no tokenizer; give --tokenizer PATH, or ids");

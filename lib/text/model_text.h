@@ -49,6 +49,10 @@ ModelText read_tokenizer_text(const Path& tokenizer);
 // entry "tokenizer" of the file beside a checkpoint. Nothing is copied onto itself.
 nlohmann::ordered_json keep_tokenizer(const ModelText& text, const Path& tokenizer, const Path& folder);
 
+// The tokenizer that the .json file beside a checkpoint names; empty for bytes, or when there is no such file.
+// Error(value) when it is not there, or is another one.
+Path tokenizer_of_checkpoint(const Path& checkpoint);
+
 // SHA-256 (hex) of the tokenizer's file.
 std::string tokenizer_sha256(const Path& tokenizer);
 
