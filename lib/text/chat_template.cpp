@@ -104,9 +104,11 @@ ChatTemplate ChatTemplate::of(const ModelText& text) {
     chat.read_source(text.chat_template);
     return chat;
   }
-  if (text.tokenizer != nullptr && text.tokenizer->id_of("<|im_start|>") && text.tokenizer->id_of("<|im_end|>")) {
-    return ChatTemplate("chatml", text);
-  }
+  const auto has_special = [&](std::string_view piece) {
+    const auto id = text.tokenizer == nullptr ? std::nullopt : text.tokenizer->id_of(piece);
+    return id && text.tokenizer->is_special(*id);
+  };
+  if (has_special("<|im_start|>") && has_special("<|im_end|>")) return ChatTemplate("chatml", text);
   refuse_value("the model names no chat template; " + advice);
 }
 
