@@ -99,7 +99,7 @@ TEST_CASE("a checkpoint alone needs the tokenizer named") {
   fs::copy_file(trained().file("run/checkpoints/step-00000012.samba"), alone);
   const CommandResult refused = samba_command({"decode", "--model", alone, "--prompt", "the"});
   CHECK(refused.code == 2);
-  CHECK_THAT(refused.err, Contains("no tokenizer beside it; give --tokenizer PATH"));
+  CHECK_THAT(refused.err, Contains("no tokenizer is beside it; give --tokenizer PATH"));
   const std::vector<std::string> named{
       "decode",   "--model", alone,          "--tokenizer", trained().file("given.json"),
       "--prompt", "the",     "--max-tokens", "5",           "--json"};

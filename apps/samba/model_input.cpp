@@ -96,8 +96,8 @@ std::vector<Prompt> read_prompts(const PromptOptions& options) {
 
 void require_tokenizer(const LoadedModel& model) {
   if (model.tokenizer() != nullptr) return;
-  refuse_value("the model has a vocabulary of " + std::to_string(model.stack->config().vocab) +
-               " tokens and no tokenizer beside it; give --tokenizer PATH, or ids with --tokens");
+  refuse_value("the model's vocabulary has " + std::to_string(model.stack->config().vocab) +
+               " tokens, and no tokenizer is beside it; give --tokenizer PATH, or ids with --tokens");
 }
 
 std::vector<Prompt> encoded_prompts(const PromptOptions& options, const LoadedModel& model,

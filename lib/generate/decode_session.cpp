@@ -16,6 +16,8 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+constexpr Index kMostCounted = Index{1} << 40;  // beyond it a number of positions is no longer said
+
 Index max_tokens_of(const DecodeRequest& request, const DecodeOptions& options) {
   return request.max_tokens.value_or(options.max_tokens);
 }
@@ -49,9 +51,10 @@ void check_request(const SambaStack& stack, const DecodeRequest& request, const 
   }
   // The last token generated is not read.
   if (more - 1 > limit - before) {
-    refuse_value(name + " and max tokens need " +
-                 (more > limit ? "more than " + std::to_string(limit) : std::to_string(before + more - 1)) +
-                 " positions; the model has " + std::to_string(limit));
+    refuse_value(
+        name + " and max tokens need " +
+        (more > kMostCounted ? "more than " + std::to_string(kMostCounted) : std::to_string(before + more - 1)) +
+        " positions; the model has " + std::to_string(limit));
   }
 }
 
