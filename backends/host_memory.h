@@ -14,6 +14,7 @@ class HostMemory final : public Memory {
   void copy(void* to, const void* from, std::size_t bytes) override;
   void fill_zero(void* device, std::size_t bytes) override;
   void synchronize() override {}
+  bool is_host() const override { return true; }
 };
 
 }  // namespace samba

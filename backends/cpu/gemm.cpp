@@ -219,8 +219,28 @@ void run_matrix(const PanelRun& run, const TileRange& tiles, GemmScratch& scratc
   run_tiles<FloatCells, kOrder>(run, tiles, scratch.waiting, run.width, held, lines);
 }
 
+// Rows of blocks: one row of A multiplies columns as they are expanded in registers, more rows take expanded leaves.
+template <RowOrder kOrder>
+void run_blocks(const PanelRun& run, const TileRange& tiles, GemmScratch& scratch) {
+  const Product& product = run.product;
+  const auto* weight = static_cast<const ConstPackedWeight*>(product.b);
+  if (product.m == 1 && product.block_kernels.multiply_row != nullptr) {
+    const Index end = run.first_column + run.columns;
+    product.block_kernels.multiply_row({weight, product.a, product.c, run.first_column, end});
+    if (product.epilogue.any()) finish_tile(product, 0, 1, run.first_column, run.columns);
+    return;
+  }
+  const Index leaf_size = leaf_length(product.k);
+  run_tiles<FloatCells, kOrder>(run, tiles, scratch.waiting, run.width, false, [&](Index leaf, Index length) {
+    product.block_kernels.expand({weight, run.first_column, run.columns, run.width, leaf * leaf_size, length},
+                                 scratch.leaf);
+    return static_cast<const float*>(scratch.leaf);
+  });
+}
+
 template <RowOrder kOrder>
 void run_panel(const PanelRun& run, const TileRange& tiles, GemmScratch& scratch) {
+  if (run.product.source == PanelSource::blocks) return run_blocks<kOrder>(run, tiles, scratch);
   if (run.product.source != PanelSource::prepared) return run_matrix<kOrder>(run, tiles, scratch);
   switch (run.product.format) {
     case WeightFormat::float32:
@@ -229,6 +249,8 @@ void run_panel(const PanelRun& run, const TileRange& tiles, GemmScratch& scratch
       return run_prepared<Bfloat16Cells, RowOrder::rows>(run, tiles, scratch);
     case WeightFormat::int8:
       return run_prepared<Int8Cells, RowOrder::rows>(run, tiles, scratch);
+    default:
+      return;
   }
 }
 
@@ -376,7 +398,8 @@ void multiply(Context& context, std::span<const Product> products) {
       steps += m * part->n * part->k;
       const Index levels = tree_levels(leaf_count(part->k));
       blocks.waiting_floats = std::max(blocks.waiting_floats, blocks.tiles * tile.rows * tile.columns * levels);
-      if (part->source != PanelSource::prepared) panel_floats = std::max(panel_floats, tile.columns * part->k);
+      const bool packs = part->source == PanelSource::rows || part->source == PanelSource::columns;
+      if (packs) panel_floats = std::max(panel_floats, tile.columns * part->k);
       if (part->format != WeightFormat::float32) {
         blocks.leaf_floats = std::max(blocks.leaf_floats, tile.columns * leaf_length(part->k));
       }

@@ -44,9 +44,29 @@ inline Index tree_levels(Index leaves) { return std::bit_width(static_cast<std::
 // a(i, p) = cells[i * stride + p], or cells[p * stride + i].
 enum class RowOrder { rows, columns };
 
-// Where the panels of B come from: a prepared weight, the rows of b[n, k], or the columns of b[k, n]; the latter two
-// are packed panel by panel by the thread that uses them.
-enum class PanelSource { prepared, rows, columns };
+// Where the panels of B come from: a prepared weight, the rows of b[n, k], or the columns of b[k, n], which are packed
+// panel by panel by the thread that uses them, or rows of blocks (block_rows.h), which are expanded leaf by leaf.
+enum class PanelSource { prepared, rows, columns, blocks };
+
+// Columns [first, first + length) of the rows [first_row, first_row + rows) of rows of blocks: a leaf of a panel of
+// `width` floats a line.
+struct BlockLeaf {
+  const ConstPackedWeight* weight;
+  Index first_row, rows, width;
+  Index first, length;
+};
+// The rows [first, end) of y = x W^T, x one row.
+struct BlockRow {
+  const ConstPackedWeight* weight;
+  const float* x;
+  float* y;
+  Index first, end;
+};
+// The kernels of an instruction set (block_rows.cpp).
+struct BlockKernels {
+  void (*expand)(const BlockLeaf& leaf, float* values);  // values[length][width], 0 in columns beyond `rows`
+  void (*multiply_row)(const BlockRow& row);             // null where the row is no whole groups of 32
+};
 
 // What becomes of finished cells c, each step rounded and flushed:
 //   bias      c = F(F(c) + F(bias[column]))
@@ -69,8 +89,9 @@ struct Product {
   Index a_stride = 0;
   PanelSource source = PanelSource::prepared;
   WeightFormat format = WeightFormat::float32;
-  const void* b = nullptr;        // panels of cells of the format, or a float32 matrix
+  const void* b = nullptr;        // panels of cells of the format, a float32 matrix, or a ConstPackedWeight of blocks
   const float* scales = nullptr;  // of int8: 2^exponent of each column
+  BlockKernels block_kernels{};   // of rows of blocks
   float* c = nullptr;             // [m, n]
   Epilogue epilogue;
   // Columns of A that lie far apart are packed into tiles, [K][rows of the tile] each: ahead for all, or by each thread

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "samba/backends/cpu/block_rows.h"
 #include "samba/backends/cpu/weight_panels.h"
 
 namespace samba::cpu {
@@ -12,20 +13,27 @@ constexpr Index kFarColumns = Index{1} << 20;  // elements of A beyond which its
 constexpr Index kNearPanels = 384 * 1024;      // elements of B that every block of rows may read again
 constexpr Index kAliasedColumns = 512;         // columns of this multiple share few sets of the first-level cache
 
-Product weight_product(const LinearTerm& term, Index m, const float* x) {
-  const auto& panels = static_cast<const WeightPanels&>(*term.weight);
+Product weight_product(const Context& context, const LinearTerm& term, Index m, const float* x) {
+  const PreparedWeight& weight = *term.weight;
   Product product;
   product.m = m;
-  product.n = panels.rows();
-  product.k = panels.columns();
+  product.n = weight.rows();
+  product.k = weight.columns();
   product.a = x;
   product.a_stride = product.k;
-  product.format = panels.format();
-  product.b = panels.cells();
-  product.scales = panels.scales();
+  product.format = weight.format();
   product.c = term.y;
   product.epilogue.bias = term.bias;
   product.epilogue.residual = term.residual;
+  if (weight.reads_blocks()) {
+    product.source = PanelSource::blocks;
+    product.b = &static_cast<const BlockRows&>(weight).weight();
+    product.block_kernels = block_kernels(context, product.k);
+  } else {
+    const auto& panels = static_cast<const WeightPanels&>(weight);
+    product.b = panels.cells();
+    product.scales = panels.scales();
+  }
   return product;
 }
 
@@ -71,6 +79,7 @@ std::unique_ptr<PreparedWeight> LinearCpu::prepare(Index n, Index k, const float
 }
 
 std::unique_ptr<PreparedWeight> LinearCpu::prepare(const ConstPackedWeight& weight) {
+  if (weight.blocks != nullptr) return std::make_unique<BlockRows>(weight);
   auto panels =
       std::make_unique<WeightPanels>(memory_, tile_shape(context_), weight.format, weight.rows, weight.columns);
   panels->fill(context_, weight);
@@ -78,27 +87,28 @@ std::unique_ptr<PreparedWeight> LinearCpu::prepare(const ConstPackedWeight& weig
 }
 
 void LinearCpu::refresh(PreparedWeight& prepared, const WeightView& weight) {
+  if (prepared.reads_blocks()) return static_cast<BlockRows&>(prepared).refresh(weight.packed());
   static_cast<WeightPanels&>(prepared).fill(context_, weight);
 }
 
 void LinearCpu::linear(const PreparedWeight& weight, Index m, const float* x, float* y) {
-  const Product product = weight_product({&weight, y, nullptr, nullptr}, m, x);
+  const Product product = weight_product(context_, {&weight, y, nullptr, nullptr}, m, x);
   multiply(context_, {&product, 1});
 }
 
 void LinearCpu::linear_group(Index m, const float* x, std::span<const LinearTerm> terms) {
   std::array<Product, kMostTerms> products;
-  for (std::size_t i = 0; i < terms.size(); ++i) products[i] = weight_product(terms[i], m, x);
+  for (std::size_t i = 0; i < terms.size(); ++i) products[i] = weight_product(context_, terms[i], m, x);
   multiply(context_, std::span(products).first(terms.size()));
 }
 
 void LinearCpu::linear_swiglu(Index m, const float* x, const LinearTerm& gate, const LinearTerm& up, float* act,
                               float* gated) {
-  Product ups = weight_product(up, m, x);
+  Product ups = weight_product(context_, up, m, x);
   ups.epilogue.gate = gate.y;
   ups.epilogue.act = act;
   ups.epilogue.gated = gated;
-  Product gates = weight_product(gate, m, x);
+  Product gates = weight_product(context_, gate, m, x);
   gates.then = &ups;
   multiply(context_, {&gates, 1});
 }

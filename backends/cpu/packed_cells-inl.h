@@ -6,7 +6,10 @@
 #define SAMBA_CPU_PACKED_CELLS_INL_H_
 #endif
 
+#include <algorithm>
+
 #include "samba/backends/cpu/lanes-inl.h"
+#include "samba/numerics/block_weight.h"
 #include "samba/numerics/low_bit.h"
 #include "samba/numerics/packed_weight.h"
 
@@ -49,6 +52,13 @@ struct Int8Cells {
 // is zero or normal, and so is a product with it).
 template <bool kFlush>
 void expand_rows(const ConstPackedWeight& packed, float* HWY_RESTRICT values) {
+  if (packed.blocks != nullptr) {
+    for (Index row = 0; row < packed.rows; ++row, values += packed.columns) {
+      expand_block_row(packed.format, packed.block_row(row), packed.columns, values);
+      if constexpr (kFlush) std::transform(values, values + packed.columns, values, flush);
+    }
+    return;
+  }
   if (packed.format == WeightFormat::bfloat16) {
     const Index cells = packed.rows * packed.columns;
     for (Index i = 0; i < cells; ++i) {

@@ -50,7 +50,7 @@ void WeightPanels::fill(Context& context, const WeightView& weight) {
                          reinterpret_cast<float*>(cells_.data()));
     case WeightFormat::bfloat16:
       return pack_cells(context, weight.packed().bits);
-    case WeightFormat::int8:
+    default:
       break;
   }
   pack_cells(context, weight.packed().codes);

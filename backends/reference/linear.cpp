@@ -82,6 +82,7 @@ class PackedCopy final : public PreparedWeight {
   Index columns() const override { return weight_.columns(); }
   WeightFormat format() const override { return weight_.format(); }
   std::size_t byte_size() const override { return weight_.byte_size(); }
+  bool reads_blocks() const override { return weight_.view().blocks != nullptr; }
   void refresh(const ConstPackedWeight& weight) { weight_ = PackedWeight(weight); }
   ConstPackedWeight view() const { return weight_.view(); }
 

@@ -64,7 +64,9 @@ void BlockWeights::prepare(std::size_t slot, std::unique_ptr<PreparedWeight>& pr
   const WeightView& view = slots_[slot].view;
   const Shape& shape = slots_[slot].shape;
   LinearKernels& linear = executor_.linear();
-  if (prepared != nullptr && prepared->format() == view.format()) return linear.refresh(*prepared, view);
+  const bool blocks = view.is_packed() && view.packed().blocks != nullptr;
+  const bool same_form = prepared != nullptr && prepared->format() == view.format();
+  if (same_form && prepared->reads_blocks() == blocks) return linear.refresh(*prepared, view);
   prepared = view.is_packed() ? linear.prepare(view.packed()) : linear.prepare(shape[0], shape[1], view.values());
 }
 

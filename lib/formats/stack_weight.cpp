@@ -42,8 +42,10 @@ DType stored_dtype(WeightFormat format) {
       return DType::bfloat16;
     case WeightFormat::int8:
       return DType::int8;
+    default:
+      break;
   }
-  throw Error(ErrorKind::internal, "unknown weight format");
+  throw Error(ErrorKind::internal, "a file of ours has no dtype for " + std::string(weight_format_name(format)));
 }
 
 WeightFormat format_of(DType dtype) {

@@ -26,6 +26,8 @@ class PreparedWeight {
   virtual Index columns() const = 0;  // k, the input width
   virtual WeightFormat format() const = 0;
   virtual std::size_t byte_size() const = 0;  // of what a product reads
+  // Rows of blocks are read where they lie; refresh() takes such a weight only when this is true.
+  virtual bool reads_blocks() const { return false; }
 };
 
 class LinearKernels {

@@ -27,6 +27,8 @@ class Memory {
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;              // device to device, no overlap
   virtual void fill_zero(void* device, std::size_t bytes) = 0;
   virtual void synchronize() = 0;
+  // Whether kernels read host memory as it lies.
+  virtual bool is_host() const { return false; }
 };
 
 // An owning run of device memory, uninitialised. Movable.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "samba/core/error.h"
+#include "samba/numerics/block_weight.h"
 
 namespace samba {
 
@@ -17,8 +18,9 @@ Index cell_bytes(WeightFormat format, const Shape& shape) {
       return size * Index{sizeof(std::uint16_t)};
     case WeightFormat::int8:
       return size;
+    default:
+      return shape[0] * static_cast<Index>(block_row_bytes(format, shape[1]));
   }
-  throw Error(ErrorKind::internal, "unknown weight format");
 }
 
 const void* cells_of(const ConstWeight& weight) {
@@ -36,21 +38,48 @@ DeviceWeight::DeviceWeight(Memory& memory, WeightFormat format, Shape shape)
 
 DeviceWeight::DeviceWeight(Memory& memory, const Shape& shape) : DeviceWeight(memory, WeightFormat::float32, shape) {}
 
-DeviceWeight::DeviceWeight(Memory& memory, const ConstWeight& weight)
-    : DeviceWeight(memory, weight.format(), weight.shape()) {
+DeviceWeight::DeviceWeight(Memory& memory, const ConstWeight& weight) {
+  if (weight.is_packed() && weight.packed().blocks != nullptr) {
+    format_ = weight.format();
+    shape_ = weight.shape();
+    blocks_ = weight.packed();
+    if (!memory.is_host()) upload_blocks(memory);
+    return;
+  }
+  *this = DeviceWeight(memory, weight.format(), weight.shape());
   if (cells_.size() > 0) memory.copy_to_device(cells_.data(), cells_of(weight), cells_.byte_size());
   if (exponents_.size() > 0) exponents_.upload(weight.packed().exponents);
 }
 
+// The rows in the view's order.
+void DeviceWeight::upload_blocks(Memory& memory) {
+  const std::size_t bytes = blocks_.row_bytes();
+  cells_ = DeviceArray<std::byte>(memory, cell_bytes(format_, shape_));
+  for (Index i = 0; i < blocks_.rows; ++i) {
+    memory.copy_to_device(cells_.data() + static_cast<std::size_t>(i) * bytes, blocks_.block_row(i), bytes);
+  }
+  blocks_ = ConstPackedWeight::of_blocks(format_, blocks_.rows, blocks_.columns, cells_.data());
+}
+
+std::size_t DeviceWeight::byte_size() const {
+  if (blocks_.blocks != nullptr) return static_cast<std::size_t>(cell_bytes(format_, shape_));
+  return cells_.byte_size() + exponents_.byte_size();
+}
+
 DeviceWeight DeviceWeight::clone(Memory& memory) const {
+  if (blocks_.blocks != nullptr && cells_.size() == 0) return DeviceWeight(memory, ConstWeight(blocks_));
   DeviceWeight copy(memory, format_, shape_);
   if (cells_.size() > 0) memory.copy(copy.cells_.data(), cells_.data(), cells_.byte_size());
   if (exponents_.size() > 0) memory.copy(copy.exponents_.data(), exponents_.data(), exponents_.byte_size());
+  if (blocks_.blocks != nullptr) {
+    copy.blocks_ = ConstPackedWeight::of_blocks(format_, blocks_.rows, blocks_.columns, copy.cells_.data());
+  }
   return copy;
 }
 
 WeightView DeviceWeight::view() const {
   if (format_ == WeightFormat::float32) return reinterpret_cast<const float*>(cells_.data());
+  if (blocks_.blocks != nullptr) return blocks_;
   ConstPackedWeight packed;
   packed.format = format_;
   packed.rows = shape_[0];
@@ -76,6 +105,12 @@ Weight DeviceWeight::download() const {
     return cells;
   };
   if (format_ == WeightFormat::float32) return read(DType::float32);
+  if (blocks_.blocks != nullptr && cells_.size() == 0) return PackedWeight(blocks_);
+  if (blocks_.blocks != nullptr) {
+    const std::shared_ptr<std::byte[]> rows(new std::byte[byte_size()]);
+    cells_.download(rows.get());
+    return PackedWeight(ConstPackedWeight::of_blocks(format_, shape_[0], shape_[1], rows.get(), rows));
+  }
   if (format_ == WeightFormat::bfloat16) return PackedWeight(read(DType::uint16));
   Array exponents(DType::int32, {shape_[0]});
   exponents_.download(exponents.values<std::int32_t>().data());
@@ -85,6 +120,7 @@ Weight DeviceWeight::download() const {
 ConstPackedWeight packed_rows(const ConstPackedWeight& packed, Index first, Index end) {
   ConstPackedWeight rows = packed;
   rows.rows = end - first;
+  rows.first_row += first;
   if (packed.bits != nullptr) rows.bits += first * packed.columns;
   if (packed.codes != nullptr) rows.codes += first * packed.columns;
   if (packed.exponents != nullptr) rows.exponents += first;

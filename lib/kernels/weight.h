@@ -28,7 +28,8 @@ class WeightView {
   bool is_packed_ = false;
 };
 
-// An owning weight, in the form it is stored in. Movable.
+// An owning weight, in the form it is stored in. Movable. Rows of blocks stay where they are when the memory is the
+// host's, and live as long as their owner: ConstPackedWeight::owner, or the caller.
 class DeviceWeight {
  public:
   DeviceWeight() = default;
@@ -42,7 +43,7 @@ class DeviceWeight {
   WeightFormat format() const { return format_; }
   const Shape& shape() const { return shape_; }
   Index size() const { return element_count(shape_); }
-  std::size_t byte_size() const { return cells_.byte_size() + exponents_.byte_size(); }
+  std::size_t byte_size() const;
   WeightView view() const;
   float* values();  // of float32
   // What it holds, on the host.
@@ -50,11 +51,13 @@ class DeviceWeight {
 
  private:
   DeviceWeight(Memory& memory, WeightFormat format, Shape shape);
+  void upload_blocks(Memory& memory);
 
   WeightFormat format_ = WeightFormat::float32;
   Shape shape_;
-  DeviceArray<std::byte> cells_;  // float32 values, bfloat16 bits or int8 codes
+  DeviceArray<std::byte> cells_;  // float32 values, bfloat16 bits, int8 codes, or a copy of blocks
   DeviceArray<std::int32_t> exponents_;
+  ConstPackedWeight blocks_;  // of rows of blocks: where they lie
 };
 
 // Rows [first, end) of a packed matrix.

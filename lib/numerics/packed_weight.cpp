@@ -5,6 +5,7 @@
 
 #include "samba/core/error.h"
 #include "samba/core/float_environment.h"
+#include "samba/numerics/block_weight.h"
 #include "samba/numerics/low_bit.h"
 
 namespace samba {
@@ -35,6 +36,16 @@ Array copy_array(const ConstArray& array) {
   Array copy(array.dtype, array.shape);
   if (copy.byte_size() > 0) std::memcpy(copy.data(), array.data, copy.byte_size());
   return copy;
+}
+
+// The rows of the view in its order, in memory of their own.
+ConstPackedWeight copy_blocks(const ConstPackedWeight& view) {
+  const std::size_t bytes = view.row_bytes();
+  const std::shared_ptr<std::byte[]> rows(new std::byte[static_cast<std::size_t>(view.rows) * bytes]);
+  for (Index i = 0; i < view.rows; ++i) {
+    std::memcpy(rows.get() + static_cast<std::size_t>(i) * bytes, view.block_row(i), bytes);
+  }
+  return ConstPackedWeight::of_blocks(view.format, view.rows, view.columns, rows.get(), rows);
 }
 
 PackedWeight pack_bfloat16(Index rows, Index columns, const float* values) {
@@ -87,6 +98,24 @@ std::string_view weight_format_name(WeightFormat format) {
       return "bfloat16";
     case WeightFormat::int8:
       return "int8";
+    case WeightFormat::float16:
+      return "float16";
+    case WeightFormat::q8_0:
+      return "q8_0";
+    case WeightFormat::q4_0:
+      return "q4_0";
+    case WeightFormat::q4_1:
+      return "q4_1";
+    case WeightFormat::q5_0:
+      return "q5_0";
+    case WeightFormat::q5_1:
+      return "q5_1";
+    case WeightFormat::q4_k:
+      return "q4_k";
+    case WeightFormat::q5_k:
+      return "q5_k";
+    case WeightFormat::q6_k:
+      return "q6_k";
   }
   throw Error(ErrorKind::internal, "unknown weight format");
 }
@@ -107,9 +136,12 @@ std::size_t stored_bytes(WeightFormat format, Index rows, Index columns) {
       return cells * sizeof(std::uint16_t);
     case WeightFormat::int8:
       return cells + static_cast<std::size_t>(rows) * sizeof(std::int32_t);
+    default:
+      return static_cast<std::size_t>(rows) * block_row_bytes(format, columns);
   }
-  throw Error(ErrorKind::internal, "unknown weight format");
 }
+
+std::size_t ConstPackedWeight::row_bytes() const { return block_row_bytes(format, columns); }
 
 ConstPackedWeight ConstPackedWeight::of_bits(const ConstArray& bits) {
   check_matrix("bits must be a 2-D uint16 array", DType::uint16, bits);
@@ -135,6 +167,22 @@ ConstPackedWeight ConstPackedWeight::of_codes(const ConstArray& codes, const Con
   return view;
 }
 
+ConstPackedWeight ConstPackedWeight::of_blocks(WeightFormat format, Index rows, Index columns, const std::byte* blocks,
+                                               std::shared_ptr<const void> owner) {
+  const Index values = block_layout(format).values;
+  if (columns % values != 0) {
+    refuse_value("a row of " + std::string(weight_format_name(format)) + " must be a multiple of " +
+                 std::to_string(values) + " values, got " + std::to_string(columns));
+  }
+  ConstPackedWeight view;
+  view.format = format;
+  view.rows = rows;
+  view.columns = columns;
+  view.blocks = blocks;
+  view.owner = std::move(owner);
+  return view;
+}
+
 PackedWeight::PackedWeight(Array bits) : format_(WeightFormat::bfloat16), values_(std::move(bits)) { view(); }
 
 PackedWeight::PackedWeight(Array codes, Array exponents)
@@ -143,7 +191,9 @@ PackedWeight::PackedWeight(Array codes, Array exponents)
 }
 
 PackedWeight::PackedWeight(const ConstPackedWeight& view) : format_(view.format) {
-  if (format_ == WeightFormat::bfloat16) {
+  if (view.blocks != nullptr) {
+    blocks_ = view.owner != nullptr ? view : copy_blocks(view);
+  } else if (format_ == WeightFormat::bfloat16) {
     values_ = copy_array(DType::uint16, view.shape(), view.bits);
   } else {
     values_ = copy_array(DType::int8, view.shape(), view.codes);
@@ -151,7 +201,13 @@ PackedWeight::PackedWeight(const ConstPackedWeight& view) : format_(view.format)
   }
 }
 
+std::size_t PackedWeight::byte_size() const {
+  if (has_rows_of_blocks()) return static_cast<std::size_t>(blocks_.rows) * blocks_.row_bytes();
+  return values_.byte_size() + exponents_.byte_size();
+}
+
 ConstPackedWeight PackedWeight::view() const {
+  if (has_rows_of_blocks()) return blocks_;
   if (format_ == WeightFormat::bfloat16) return ConstPackedWeight::of_bits(values_);
   return ConstPackedWeight::of_codes(values_, exponents_);
 }
@@ -177,25 +233,35 @@ const PackedWeight& Weight::packed() const {
 }
 
 WeightFormat weight_format(const ConstWeightMap& weights) {
+  const auto refuse_mixture = [](const std::string& first, WeightFormat found, const std::string& name,
+                                 WeightFormat other) {
+    refuse_value("weights mix formats: " + first + " is " + std::string(weight_format_name(found)) + ", " + name +
+                 " is " + std::string(weight_format_name(other)) + "; a model uses one packed format");
+  };
   WeightFormat found = WeightFormat::float32;
   std::string first;
+  std::map<WeightFormat, Index> of_blocks;  // their values
   for (const auto& [name, weight] : weights) {
     if (!weight.is_packed()) continue;
-    if (first.empty()) {
-      found = weight.format();
-      first = name;
-    } else if (weight.format() != found) {
-      refuse_value("weights mix formats: " + first + " is " + std::string(weight_format_name(found)) + ", " + name +
-                   " is " + std::string(weight_format_name(weight.format())) + "; a model uses one packed format");
+    const bool blocks = weight.packed().blocks != nullptr;
+    const bool same_kind = first.empty() || blocks == !of_blocks.empty();
+    if (!same_kind || (!first.empty() && !blocks && weight.format() != found)) {
+      refuse_mixture(first, found, name, weight.format());
     }
+    if (blocks) of_blocks[weight.format()] += weight.size();
+    if (!first.empty()) continue;
+    found = weight.format();
+    first = name;
   }
-  return found;
+  if (of_blocks.empty()) return found;
+  const auto fewer = [](const auto& a, const auto& b) { return a.second < b.second; };
+  return std::max_element(of_blocks.begin(), of_blocks.end(), fewer)->first;
 }
 
 Weight pack_one(const ConstWeight& weight, WeightFormat format, const std::string& name) {
   const FloatScope float_scope;
   if (weight.is_packed()) {
-    if (weight.format() == format) return PackedWeight(weight.packed());
+    if (weight.format() == format && weight.packed().blocks == nullptr) return PackedWeight(weight.packed());
     Array values = expand(weight.packed());
     if (format == WeightFormat::float32) return values;
     return pack_one(values, format, name);
@@ -213,8 +279,10 @@ Weight pack_one(const ConstWeight& weight, WeightFormat format, const std::strin
       return pack_bfloat16(values.shape[0], values.shape[1], values.floats());
     case WeightFormat::int8:
       return pack_int8(values.shape[0], values.shape[1], values.floats());
+    default:
+      refuse_value("weights cannot be packed to " + std::string(weight_format_name(format)) +
+                   "; one of float32, bfloat16, int8");
   }
-  throw Error(ErrorKind::internal, "unknown weight format");
 }
 
 WeightMap pack(const ConstWeightMap& weights, WeightFormat format) {
@@ -231,6 +299,12 @@ void expand(const ConstPackedWeight& packed, std::span<float> values) {
   const Index cells = packed.rows * packed.columns;
   if (values.size() != static_cast<std::size_t>(cells))
     throw Error(ErrorKind::internal, "expand: a span of another size");
+  if (packed.blocks != nullptr) {
+    for (Index row = 0; row < packed.rows; ++row) {
+      expand_block_row(packed.format, packed.block_row(row), packed.columns, values.data() + row * packed.columns);
+    }
+    return;
+  }
   if (packed.format == WeightFormat::bfloat16) {
     std::transform(packed.bits, packed.bits + cells, values.begin(), expand_bfloat16);
     return;
@@ -264,6 +338,9 @@ ConstArrayMap stored_arrays(const ConstWeightMap& weights) {
       continue;
     }
     const ConstPackedWeight& packed = weight.packed();
+    if (packed.blocks != nullptr) {
+      throw Error(ErrorKind::internal, name + ": rows of blocks are not stored under names of their own");
+    }
     if (packed.format == WeightFormat::bfloat16) {
       stored.emplace(name + ".bits", ConstArray{DType::uint16, packed.shape(), packed.bits});
     } else {
