@@ -1,6 +1,7 @@
 #include "samba/convert/model_source.h"
 
 #include "samba/convert/folder_model.h"
+#include "samba/convert/gguf_model.h"
 #include "samba/convert/mamba_ssm_config.h"
 #include "samba/convert/own_model.h"
 #include "samba/core/error.h"
@@ -47,8 +48,8 @@ OpenModel open_model(const ModelPlace& place, Reading reading) {
   if (is_own_form(place.form)) return open_own_model(place.form, place.path, reading);
   if (place.form == ModelForm::huggingface_folder) return open_huggingface_folder(place.path, reading);
   if (place.form == ModelForm::mamba_ssm_folder) return open_mamba_ssm_folder(place.path);
-  refuse_unsupported(place.path.string() + " is a model of the form " + std::string(model_form_name(place.form)) +
-                     "; this build of samba reads the forms of samba alone");
+  if (place.form == ModelForm::gguf_file) return open_gguf(place.path);
+  throw Error(ErrorKind::internal, "a model of the form " + std::string(model_form_name(place.form)));
 }
 
 StoredModel read_model(const ModelPlace& place, Reading reading) {

@@ -1,5 +1,6 @@
 #include "samba/convert/open_model.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "samba/core/error.h"
@@ -65,7 +66,10 @@ StoredModel stored_model(const OpenModel& model) {
 
 std::unique_ptr<SambaStack> load_for_inference(Executor& executor, const OpenModel& model) {
   const StackConfig& config = model.state.config;
-  if (weight_format(model) == WeightFormat::float32) {
+  const bool packed = std::any_of(model.tensors.begin(), model.tensors.end(), [](const ModelTensor& tensor) {
+    return tensor.format != WeightFormat::float32 || (tensor.view && tensor.view->is_packed());
+  });
+  if (!packed) {
     auto stack = std::make_unique<SambaStack>(executor, config, SambaStack::Use::inference);
     for (std::size_t i = 0; i < model.tensors.size(); ++i) {
       upload(model.tensors[i], executor.memory(),

@@ -30,7 +30,8 @@ struct ModelTensor {
   std::string dtype;   // as it is stored: "float32", "float16", "Q4_K"
   // What `load` gives: the stored format where samba has it, else float32. The values are exactly the stored ones.
   WeightFormat format = WeightFormat::float32;
-  // The stored bytes where they are a weight of `format` as they lie: valid as long as the model's keeper.
+  // The stored bytes where they are a weight as they lie: valid as long as the model's keeper. It is of `format`, or
+  // rows of blocks, which inference takes as they are.
   std::optional<ConstWeight> view;
   // Reads it. Error(corrupt) for bytes that are not what the file says.
   std::function<Weight()> load;

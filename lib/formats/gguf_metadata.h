@@ -29,7 +29,7 @@ using GgufMetadata = std::map<std::string, GgufValue>;
 // True when the file begins as GGUF files do.
 bool is_gguf(const Path& path);
 
-// Error(corrupt): no GGUF, another version, ends too early, a name twice, sizes beyond the file, an array of arrays.
+// Error(corrupt): as gguf_file.h, whose checks of the tensors are made too.
 // Nothing is allocated by what the file claims beyond its own size.
 GgufMetadata read_gguf_metadata(const Path& path);
 
