@@ -31,27 +31,29 @@ using WordVec = hn::Vec<BlockWords>;
 inline constexpr int kBlockLanes = static_cast<int>(hn::MaxLanes(BlockFloats()));
 
 // words[w]: of every lane the word w of the 16 bytes at rows[lane] + offset.
-HWY_INLINE void load_words(const std::byte* const* rows, std::size_t offset, WordVec* words) {
-  const BlockWords du;
+template <class D = BlockWords>
+HWY_INLINE void load_words(const std::byte* const* rows, std::size_t offset, hn::Vec<D>* words) {
+  constexpr std::size_t kLanes = hn::MaxLanes(D());
+  const D du;
   const hn::Full128<std::uint32_t> quarter;
   const hn::Full128<std::uint8_t> bytes;
   const auto at = [&](int lane) HWY_ATTR {
     return hn::BitCast(quarter, hn::LoadU(bytes, reinterpret_cast<const std::uint8_t*>(rows[lane]) + offset));
   };
-  WordVec r[4];
+  hn::Vec<D> r[4];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    if constexpr (kBlockLanes == 4) {
+    if constexpr (kLanes == 4) {
       r[i] = at(i);
-    } else if constexpr (kBlockLanes == 8) {
+    } else if constexpr (kLanes == 8) {
       r[i] = hn::Combine(du, at(i + 4), at(i));
     } else {
-      const hn::Half<BlockWords> half;
+      const hn::Half<D> half;
       r[i] = hn::Combine(du, hn::Combine(half, at(i + 12), at(i + 8)), hn::Combine(half, at(i + 4), at(i)));
     }
   }
   // 4 x 4 words in every 128 bits: row 4 b + i of the vector r[i]'s part b becomes lane 4 b + i.
-  const hn::Repartition<std::uint64_t, BlockWords> wide;
+  const hn::Repartition<std::uint64_t, D> wide;
   const auto low01 = hn::BitCast(wide, hn::InterleaveLower(du, r[0], r[1]));
   const auto high01 = hn::BitCast(wide, hn::InterleaveUpper(du, r[0], r[1]));
   const auto low23 = hn::BitCast(wide, hn::InterleaveLower(du, r[2], r[3]));

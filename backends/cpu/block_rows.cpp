@@ -2,6 +2,8 @@
 #define HWY_TARGET_INCLUDE "samba/backends/cpu/block_rows.cpp"
 #include <hwy/foreach_target.h>
 // Highway wants its list of targets before anything else.
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <cstring>
 #include <vector>
