@@ -39,16 +39,23 @@ struct ModelTensor {
   std::function<void()> drop = {};
 };
 
+// A file that goes with a model and is made of what the source holds in another form.
+struct MadeFile {
+  std::string name;
+  std::string content;
+};
+
 struct OpenModel {
   ModelForm form = ModelForm::stack_archive;
   Path path;
   std::uint64_t file_bytes = 0;  // of all files
   nlohmann::json description;    // as the form holds it: the state of a samba file, a config.json, GGUF metadata
   ModelState state;
-  bool trainable = false;              // the files hold what training needs, whether it was asked for or not
-  std::vector<ModelTensor> tensors;    // the parameters in registry order
-  std::vector<ModelTensor> moments;    // in the order of a file; float32 and int32
-  std::vector<Path> companions;        // tokenizer and generation files that go with the model
+  bool trainable = false;            // the files hold what training needs, whether it was asked for or not
+  std::vector<ModelTensor> tensors;  // the parameters in registry order
+  std::vector<ModelTensor> moments;  // in the order of a file; float32 and int32
+  std::vector<Path> companions;      // tokenizer and generation files that go with the model
+  std::vector<MadeFile> made_companions;
   std::shared_ptr<const void> keeper;  // of what the views see
 };
 

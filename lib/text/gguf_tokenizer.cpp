@@ -188,8 +188,12 @@ class Translation {
 
 }  // namespace
 
+nlohmann::json gguf_tokenizer_json(const GgufMetadata& metadata, const std::string& source) {
+  return Translation(metadata, source).run();
+}
+
 TokenizerParts read_gguf_tokenizer(const GgufMetadata& metadata, const std::string& source) {
-  return tokenizer_json::read_file(Translation(metadata, source).run(), source);
+  return tokenizer_json::read_file(gguf_tokenizer_json(metadata, source), source);
 }
 
 }  // namespace samba

@@ -1,0 +1,299 @@
+#include "samba/convert/gguf_vocabulary.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+#include <optional>
+
+#include "samba/core/error.h"
+#include "samba/core/json_fields.h"
+#include "samba/text/gguf_tokenizer.h"
+#include "samba/text/tokenizer_json.h"
+
+namespace samba {
+
+namespace {
+
+using Json = nlohmann::json;
+using Kind = GgufValue::Kind;
+
+// tokenizer.ggml.token_type
+constexpr std::int32_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6;
+
+constexpr std::string_view kPrefix = "tokenizer.";
+
+const GgufValue* find(const GgufMetadata& metadata, const std::string& name, Kind kind) {
+  const auto found = metadata.find(name);
+  return found == metadata.end() || found->second.kind != kind ? nullptr : &found->second;
+}
+
+// What a GGUF file says of its tokenizer, each value with the type llama.cpp gives it.
+void copy_vocabulary(GgufFields& fields, const GgufMetadata& metadata) {
+  for (const auto& [name, value] : metadata) {
+    if (!name.starts_with(kPrefix)) continue;
+    switch (value.kind) {
+      case Kind::text:
+        fields.text(name, value.text);
+        break;
+      case Kind::integer:
+        if (name.ends_with("_id")) {
+          fields.count(name, static_cast<std::uint32_t>(value.integer));
+        } else {
+          fields.flag(name, value.integer != 0);
+        }
+        break;
+      case Kind::number:
+        fields.number(name, static_cast<float>(value.number));
+        break;
+      case Kind::texts:
+        fields.texts(name, value.texts);
+        break;
+      case Kind::integers:
+        fields.integers(name, std::vector<std::int32_t>(value.integers.begin(), value.integers.end()));
+        break;
+      case Kind::numbers:
+        fields.numbers(name, std::vector<float>(value.numbers.begin(), value.numbers.end()));
+        break;
+    }
+  }
+}
+
+// The files beside tokenizer.json.
+struct Beside {
+  Json tokenizer_config = Json::object();
+  Json generation_config = Json::object();
+  std::string chat_template;
+};
+
+// A token of tokenizer_config.json: text, or an object with its content.
+std::string token_text(const Json& config, const std::string& name) {
+  const Json value = config.value(name, Json());
+  if (value.is_string()) return value.get<std::string>();
+  return value.is_object() ? value.value("content", "") : "";
+}
+
+class Vocabulary {
+ public:
+  Vocabulary(const Path& path, const Beside& beside, Index size)
+      : source_(path.string()), file_(parse_json(read_file(path), path.string())), beside_(beside) {
+    tokens_.resize(static_cast<std::size_t>(size));
+    types_.assign(tokens_.size(), kUnused);
+    for (std::size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = "[PAD" + std::to_string(i) + "]";
+  }
+
+  // Empty, or why GGUF cannot hold it.
+  std::string add(GgufFields& fields) {
+    if (!file_.is_object() || !file_.value("model", Json()).is_object()) return "it has no model";
+    const Json& model = file_["model"];
+    if (model.value("type", "BPE") != "BPE") return "its model is " + model.value("type", "") + "; BPE can be held";
+    if (!model.value("vocab", Json()).is_object()) return "its model has no vocab";
+    if (const std::string why = take_tokens(model["vocab"]); !why.empty()) return why;
+    const bool scored = model.value("byte_fallback", false);
+    std::string pre;
+    if (!scored) {
+      pre = pre_name();
+      if (pre.empty()) return "its pre-tokenizer is none of those of gpt-2, llama-bpe, qwen2, smollm";
+    }
+    fields.text("tokenizer.ggml.model", scored ? "llama" : "gpt2");
+    fields.text("tokenizer.ggml.pre", scored ? "default" : pre);
+    fields.texts("tokenizer.ggml.tokens", tokens_);
+    if (scored) {
+      mark_bytes(model);
+      fields.numbers("tokenizer.ggml.scores", scores(model));
+      fields.flag("tokenizer.ggml.add_space_prefix", file_.value("normalizer", Json()).dump().contains("Prepend"));
+    }
+    fields.integers("tokenizer.ggml.token_type", types_);
+    if (!scored) fields.texts("tokenizer.ggml.merges", merges(model));
+    add_special(fields, model);
+    return "";
+  }
+
+ private:
+  std::string take_tokens(const Json& vocab) {
+    const auto take = [&](const std::string& piece, const Json& id, std::int32_t type) {
+      if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= tokens_.size()) return false;
+      tokens_[id.get<std::size_t>()] = piece;
+      types_[id.get<std::size_t>()] = type;
+      return true;
+    };
+    for (const auto& [piece, id] : vocab.items()) {
+      if (!take(piece, id, kNormal)) return "the piece " + Json(piece).dump() + " has no row in the embedding";
+    }
+    for (const Json& added : file_.value("added_tokens", Json::array())) {
+      const std::string content = added.value("content", "");
+      if (!take(content, added.value("id", Json()), added.value("special", false) ? kControl : kUserDefined)) {
+        return "the added token " + Json(content).dump() + " has no row in the embedding";
+      }
+    }
+    for (std::size_t i = 0; i < tokens_.size(); ++i) ids_.emplace(tokens_[i], static_cast<std::uint32_t>(i));
+    return "";
+  }
+
+  // Without what changes nothing: the offsets that are reported, and names that are null.
+  static Json bare(Json value) {
+    if (value.is_object()) {
+      value.erase("trim_offsets");
+      value.erase("add_prefix_space");
+      if (value.value("type", "") == "ByteLevel" && !value.contains("use_regex")) value["use_regex"] = true;
+    }
+    for (auto& part : value) {
+      if (part.is_structured()) part = bare(part);
+    }
+    return value;
+  }
+
+  std::string pre_name() const {
+    constexpr std::array<std::pair<const char*, const char*>, 4> kForms = {
+        {{"gpt2", "gpt-2"}, {"llama3", "llama-bpe"}, {"qwen2", "qwen2"}, {"smollm", "smollm"}}};
+    for (const auto& [form, name] : kForms) {
+      const tokenizer_json::BpeForm sections = tokenizer_json::bpe_form(form);
+      if (bare(file_.value("pre_tokenizer", Json())) == bare(Json(sections.pre_tokenizer)) &&
+          bare(file_.value("normalizer", Json())) == bare(Json(sections.normalizer))) {
+        return name;
+      }
+    }
+    return "";
+  }
+
+  static std::pair<std::string, std::string> merge_of(const Json& merge) {
+    if (merge.is_array() && merge.size() == 2) return {merge[0].get<std::string>(), merge[1].get<std::string>()};
+    const std::string text = merge.get<std::string>();
+    const std::size_t space = text.find(' ', 1);
+    return {text.substr(0, space), space == std::string::npos ? "" : text.substr(space + 1)};
+  }
+
+  static std::vector<std::string> merges(const Json& model) {
+    std::vector<std::string> result;
+    for (const Json& merge : model.value("merges", Json::array())) {
+      const auto [left, right] = merge_of(merge);
+      result.push_back(left + " " + right);
+    }
+    return result;
+  }
+
+  void mark_bytes(const Json& model) {
+    constexpr char kHex[] = "0123456789ABCDEF";
+    for (int byte = 0; byte < 256; ++byte) {
+      const auto found = ids_.find(std::string("<0x") + kHex[byte / 16] + kHex[byte % 16] + ">");
+      if (found != ids_.end()) types_[found->second] = kByte;
+    }
+    const std::string unknown =
+        model.value("unk_token", Json()).is_string() ? model["unk_token"].get<std::string>() : "";
+    if (const auto found = ids_.find(unknown); found != ids_.end()) types_[found->second] = kUnknown;
+  }
+
+  // A merge goes before another when the score of what it makes is higher.
+  std::vector<float> scores(const Json& model) const {
+    std::vector<float> result(tokens_.size(), 0.0F);
+    float rank = 0.0F;
+    for (const Json& merge : model.value("merges", Json::array())) {
+      const auto [left, right] = merge_of(merge);
+      rank -= 1.0F;
+      const auto found = ids_.find(left + right);
+      if (found != ids_.end() && result[found->second] == 0.0F) result[found->second] = rank;
+    }
+    for (float& score : result) {
+      if (score == 0.0F) score = rank - 1.0F;
+    }
+    return result;
+  }
+
+  void add_special(GgufFields& fields, const Json& model) {
+    const auto id_of = [&](const std::string& name) -> std::optional<std::uint32_t> {
+      Json given = beside_.generation_config.value(name + "_id", Json());
+      if (given.is_array() && !given.empty()) given = given.back();  // of several the one that ends a turn
+      if (given.is_number_unsigned() && given.get<std::uint64_t>() < tokens_.size()) return given.get<std::uint32_t>();
+      const auto found = ids_.find(token_text(beside_.tokenizer_config, name));
+      if (found == ids_.end()) return std::nullopt;
+      return found->second;
+    };
+    if (const auto id = id_of("bos_token")) fields.count("tokenizer.ggml.bos_token_id", *id);
+    if (const auto id = id_of("eos_token")) fields.count("tokenizer.ggml.eos_token_id", *id);
+    if (const auto id = id_of("pad_token")) fields.count("tokenizer.ggml.padding_token_id", *id);
+    if (model.value("unk_token", Json()).is_string()) {
+      const auto found = ids_.find(model["unk_token"].get<std::string>());
+      if (found != ids_.end()) fields.count("tokenizer.ggml.unknown_token_id", found->second);
+    }
+    fields.flag("tokenizer.ggml.add_bos_token", begins());
+    std::string chat = beside_.chat_template;
+    if (chat.empty() && beside_.tokenizer_config.value("chat_template", Json()).is_string()) {
+      chat = beside_.tokenizer_config["chat_template"].get<std::string>();
+    }
+    if (!chat.empty()) fields.text("tokenizer.chat_template", chat);
+  }
+
+  // Whether the template of the post-processor puts a token in front of a text.
+  bool begins() const {
+    const auto first_special = [](const Json& processor) {
+      const Json single = processor.value("single", Json::array());
+      return processor.value("type", "") == "TemplateProcessing" && !single.empty() &&
+             single.front().contains("SpecialToken");
+    };
+    const Json processor = file_.value("post_processor", Json());
+    if (!processor.is_object()) return false;
+    const Json parts = processor.value("processors", Json::array());
+    return first_special(processor) || std::any_of(parts.begin(), parts.end(), first_special);
+  }
+
+  std::string source_;
+  Json file_;
+  Beside beside_;
+  std::vector<std::string> tokens_;
+  std::vector<std::int32_t> types_;
+  std::map<std::string, std::uint32_t> ids_;
+};
+
+}  // namespace
+
+std::vector<MadeFile> tokenizer_files_of_gguf(const GgufMetadata& metadata, const std::string& source) {
+  const GgufValue* const model = find(metadata, "tokenizer.ggml.model", Kind::text);
+  if (model == nullptr || model->text == "no_vocab") return {};
+  const GgufValue* const tokens = find(metadata, "tokenizer.ggml.tokens", Kind::texts);
+  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}}, generation = Json::object();
+  for (const auto& [theirs, ours] : {std::pair("bos_token_id", "bos_token"),
+                                     {"eos_token_id", "eos_token"},
+                                     {"unknown_token_id", "unk_token"},
+                                     {"padding_token_id", "pad_token"}}) {
+    const GgufValue* const id = find(metadata, std::string("tokenizer.ggml.") + theirs, Kind::integer);
+    if (id == nullptr || tokens == nullptr || id->integer < 0) continue;
+    if (static_cast<std::uint64_t>(id->integer) >= tokens->texts.size()) continue;
+    config[ours] = tokens->texts[static_cast<std::size_t>(id->integer)];
+    if (ours != std::string("unk_token")) generation[std::string(ours) + "_id"] = id->integer;
+  }
+  if (const GgufValue* const chat = find(metadata, "tokenizer.chat_template", Kind::text)) {
+    config["chat_template"] = chat->text;
+  }
+  return {{"tokenizer.json", gguf_tokenizer_json(metadata, source).dump() + "\n"},
+          {"tokenizer_config.json", config.dump(2) + "\n"},
+          {"generation_config.json", generation.dump(2) + "\n"}};
+}
+
+std::string add_gguf_vocabulary(GgufFields& fields, const OpenModel& model, Index vocab) {
+  if (model.form == ModelForm::gguf_file) {
+    const GgufMetadata metadata = read_gguf_metadata(model.path);
+    if (metadata.contains("tokenizer.ggml.model")) {
+      copy_vocabulary(fields, metadata);
+      return "the metadata of " + model.path.filename().string();
+    }
+  }
+  Beside beside;
+  std::optional<Path> tokenizer;
+  for (const Path& path : model.companions) {
+    const std::string name = path.filename().string();
+    if (name == "tokenizer.json") tokenizer = path;
+    if (name == "tokenizer_config.json") beside.tokenizer_config = parse_json(read_file(path), path.string());
+    if (name == "generation_config.json") beside.generation_config = parse_json(read_file(path), path.string());
+    if (name == "chat_template.jinja") beside.chat_template = read_file(path);
+  }
+  std::string why = "the model has no tokenizer.json";
+  if (tokenizer) {
+    why = Vocabulary(*tokenizer, beside, vocab).add(fields);
+    if (why.empty()) return tokenizer->filename().string();
+    why = tokenizer->filename().string() + ": " + why;
+  }
+  fields.text("tokenizer.ggml.model", "no_vocab");
+  return "none: " + why;
+}
+
+}  // namespace samba
