@@ -73,9 +73,9 @@ std::string token_text(const Json& config, const std::string& name) {
   return value.is_object() ? value.value("content", "") : "";
 }
 
-class Vocabulary {
+class JsonVocabulary {
  public:
-  Vocabulary(const Path& path, const Beside& beside, Index size)
+  JsonVocabulary(const Path& path, const Beside& beside, Index size)
       : source_(path.string()), file_(parse_json(read_file(path), path.string())), beside_(beside) {
     tokens_.resize(static_cast<std::size_t>(size));
     types_.assign(tokens_.size(), kUnused);
@@ -101,7 +101,8 @@ class Vocabulary {
     if (scored) {
       mark_bytes(model);
       fields.numbers("tokenizer.ggml.scores", scores(model));
-      fields.flag("tokenizer.ggml.add_space_prefix", file_.value("normalizer", Json()).dump().contains("Prepend"));
+      fields.flag("tokenizer.ggml.add_space_prefix",
+                  file_.value("normalizer", Json()).dump().find("Prepend") != std::string::npos);
     }
     fields.integers("tokenizer.ggml.token_type", types_);
     if (!scored) fields.texts("tokenizer.ggml.merges", merges(model));
@@ -288,7 +289,7 @@ std::string add_gguf_vocabulary(GgufFields& fields, const OpenModel& model, Inde
   }
   std::string why = "the model has no tokenizer.json";
   if (tokenizer) {
-    why = Vocabulary(*tokenizer, beside, vocab).add(fields);
+    why = JsonVocabulary(*tokenizer, beside, vocab).add(fields);
     if (why.empty()) return tokenizer->filename().string();
     why = tokenizer->filename().string() + ": " + why;
   }
