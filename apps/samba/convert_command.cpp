@@ -29,19 +29,19 @@ struct ConvertFlags {
 };
 
 std::string target_of(const ConvertFlags& flags) {
-  if (flags.to == "gguf") refuse_unsupported("--to gguf is not offered yet; accepted: samba, safetensors");
   if (!flags.to.empty()) return flags.to;
   const Path extension = Path(flags.out).extension();
+  if (extension == ".gguf") return "gguf";
   return extension == ".samba" || extension == ".mlp" ? "samba" : "safetensors";
 }
 
 ConvertOptions options_of(const ConvertFlags& flags, const std::string& to) {
   ConvertOptions options;
-  options.target = to == "samba" ? ConvertTarget::file : ConvertTarget::folder;
+  options.target = to == "samba" ? ConvertTarget::file : to == "gguf" ? ConvertTarget::gguf : ConvertTarget::folder;
   if (!flags.dtype.empty()) options.format = parse_weight_format(flags.dtype == "bf16" ? "bfloat16" : flags.dtype);
   options.codec = tensor_codec(flags.codec);
   if (options.codec != TensorCodec::none && to != "samba") {
-    refuse_value("--codec " + flags.codec + " needs --to samba; safetensors files are not compressed");
+    refuse_value("--codec " + flags.codec + " needs --to samba; other files are not compressed");
   }
   options.model_type = flags.model_type;
   if (!flags.model_type.empty() && to != "safetensors") refuse_value("--model-type needs --to safetensors");
@@ -105,11 +105,15 @@ std::string as_text(const ConvertFlags& flags, const Conversion& conversion) {
   }
   for (const std::string& name : conversion.copied) text += name + " -> " + name + "  copied as it is\n";
   if (!conversion.no_tokenizer.empty()) text += "tokenizer: left where it is (" + conversion.no_tokenizer + ")\n";
+  for (const std::string& name : conversion.made) text += "metadata -> " + name + "\n";
+  if (!conversion.vocabulary.empty()) text += "tokenizer: " + conversion.vocabulary + "\n";
   return text + (flags.dry_run ? "nothing written (--dry-run)\n" : "written: " + flags.out + "\n");
 }
 
 MlpConversion mlp_options_of(const ConvertFlags& flags, const ConvertOptions& options) {
   if (options.codec != TensorCodec::none) refuse_value("--codec " + flags.codec + " is not for an MLP");
+  if (options.target == ConvertTarget::gguf)
+    refuse_unsupported("--to gguf is not for an MLP; accepted: samba, safetensors");
   return {options.target == ConvertTarget::file, options.format.value_or(WeightFormat::float32), options.dry_run};
 }
 
@@ -146,8 +150,9 @@ void add_convert_command(CLI::App& app, CommandLine& line) {
       ->required();
   command->add_option("OUT", flags->out, "the file or folder to write")->required();
   command
-      ->add_option("--to", flags->to,
-                   "samba, safetensors or gguf (default: samba for OUT.samba and OUT.mlp, else safetensors)")
+      ->add_option(
+          "--to", flags->to,
+          "samba, safetensors or gguf (default: samba for OUT.samba and OUT.mlp, gguf for OUT.gguf, else safetensors)")
       ->check(CLI::IsMember({"samba", "safetensors", "gguf"}));
   command
       ->add_option("--dtype", flags->dtype,

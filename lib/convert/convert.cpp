@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "samba/convert/folder_writer.h"
+#include "samba/convert/gguf_write.h"
 #include "samba/core/error.h"
 #include "samba/formats/stack_weight.h"
 #include "samba/numerics/float32.h"
@@ -99,7 +100,7 @@ class Converter {
   Converter(const ModelPlace& in, const Path& out, const ConvertOptions& options)
       : out_(out),
         options_(options),
-        packs_(options.format && *options.format != WeightFormat::float32),
+        packs_((options.format && *options.format != WeightFormat::float32) || options.target == ConvertTarget::gguf),
         model_(open_model(in, packs_ ? Reading::inference : Reading::everything)) {}
 
   Conversion run() {
@@ -136,6 +137,13 @@ class Converter {
       result_.no_model_type = folder_.why_none;
       result_.to = folder_.type ? ModelForm::huggingface_folder : ModelForm::folder;
       for (const Path& file : model_.companions) result_.copied.push_back(file.filename().string());
+      for (const MadeFile& file : model_.made_companions) result_.made.push_back(file.name);
+      return;
+    }
+    if (options_.target == ConvertTarget::gguf) {
+      gguf_ = plan_gguf(model_, result_.to_format);
+      result_.to = ModelForm::gguf_file;
+      result_.vocabulary = gguf_.vocabulary;
       return;
     }
     const bool archive = fits_samba_archive(model_.state) && result_.to_format == WeightFormat::float32 &&
@@ -146,6 +154,7 @@ class Converter {
   // Only matrices are packed; what samba's files do not hold is expanded.
   WeightFormat format_written(const ModelTensor& tensor) const {
     if (tensor.shape.size() != 2) return WeightFormat::float32;
+    if (options_.target == ConvertTarget::gguf && tensor.name.ends_with("A_log")) return WeightFormat::float32;
     if (options_.format) return *options_.format;
     return is_storable(tensor.format) ? tensor.format : WeightFormat::float32;
   }
@@ -170,11 +179,22 @@ class Converter {
     if (before.format() != format && is_storable(before.format())) {
       error = rounding_error(tensor, before, pack_one(before, format, tensor.name).view());
     }
-    const bool folder = options_.target == ConvertTarget::folder;
-    result_.tensors.push_back({tensor.source,
-                               folder ? folder_place(folder_, model_, tensor) : "parameters/" + tensor.name,
-                               tensor.shape, std::string(weight_format_name(format)), error});
+    result_.tensors.push_back(
+        {tensor.source, place_of(index), tensor.shape, std::string(weight_format_name(format)), error});
     advance(tensor.shape);
+  }
+
+  std::string place_of(std::size_t index) const {
+    const ModelTensor& tensor = model_.tensors[index];
+    switch (options_.target) {
+      case ConvertTarget::folder:
+        return folder_place(folder_, model_, tensor);
+      case ConvertTarget::gguf:
+        return gguf_.places[index].name;
+      case ConvertTarget::file:
+        break;
+    }
+    return "parameters/" + tensor.name;
   }
 
   // True when bfloat16 holds every value exactly. Error(corrupt) for one that is not finite.
@@ -236,6 +256,9 @@ class Converter {
       write_new_folder(out_, [&](const Path& place) {
         write_folder(folder_, model_, reader, narrow_, place, [](std::uint64_t) {});
       });
+    } else if (options_.target == ConvertTarget::gguf) {
+      write_gguf_model(
+          gguf_, model_, [this](const ModelTensor& tensor) { return expand(read(tensor).view()); }, out_);
     } else if (result_.to == ModelForm::samba_archive) {
       write_model_file(stored_model(model_), out_);
     } else {
@@ -303,6 +326,7 @@ class Converter {
   bool packs_;
   OpenModel model_;
   FolderPlan folder_;
+  GgufPlan gguf_;
   NarrowVectors narrow_;
   std::uint64_t done_ = 0;
   std::uint64_t total_ = 0;
@@ -313,8 +337,9 @@ class Converter {
 
 Conversion convert_model(const ModelPlace& in, const Path& out, const ConvertOptions& options) {
   if (options.target == ConvertTarget::folder) check_new_folder(out);
-  if (options.target == ConvertTarget::file && std::filesystem::is_directory(out)) {
-    refuse_value("OUT " + out.string() + " is a folder; a .samba file is needed");
+  if (options.target != ConvertTarget::folder && std::filesystem::is_directory(out)) {
+    refuse_value("OUT " + out.string() + " is a folder; a " +
+                 (options.target == ConvertTarget::gguf ? ".gguf" : ".samba") + " file is needed");
   }
   return Converter(in, out, options).run();
 }

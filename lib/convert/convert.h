@@ -14,7 +14,7 @@
 
 namespace samba {
 
-enum class ConvertTarget { file, folder };
+enum class ConvertTarget { file, folder, gguf };
 
 struct ConvertOptions {
   ConvertTarget target = ConvertTarget::file;
@@ -43,6 +43,8 @@ struct Conversion {
   std::string no_model_type;        // why a folder is none
   std::vector<std::string> copied;  // names of the files that go with the model
   std::string no_tokenizer;         // why the source's tokenizer is not beside a samba file
+  std::vector<std::string> made;    // names of those that are made of the metadata of a GGUF file
+  std::string vocabulary;           // of a GGUF file: what its tokenizer was made of, or "none: " and why
   std::vector<ConvertedTensor> tensors;
 };
 

@@ -194,6 +194,7 @@ void write_folder(const FolderPlan& plan, const OpenModel& model, const WeightRe
     write_safetensors_streamed(folder / "optimizer.safetensors", moment_sources(model), {{"format", kFolderFormat}});
   }
   for (const Path& file : model.companions) write_file_atomically(folder / file.filename(), read_file(file));
+  for (const MadeFile& file : model.made_companions) write_file_atomically(folder / file.name, file.content());
   write_file_atomically(folder / "config.json", plan.config.dump(2) + "\n");
 }
 

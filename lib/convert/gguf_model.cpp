@@ -6,6 +6,7 @@
 #include <set>
 
 #include "samba/convert/gguf_config.h"
+#include "samba/convert/gguf_vocabulary.h"
 #include "samba/core/error.h"
 #include "samba/formats/gguf_file.h"
 #include "samba/numerics/block_weight.h"
@@ -184,6 +185,7 @@ OpenModel open_gguf(const Path& path) {
   model.description = described(file->metadata());
   model.state.config = read.config;
   for (const GgufTensorPlace& place : places) model.tensors.push_back(model_tensor(file, place));
+  model.made_companions = tokenizer_files_of_gguf(file);
   model.keeper = file;
   return model;
 }

@@ -245,29 +245,34 @@ class JsonVocabulary {
   std::map<std::string, std::uint32_t> ids_;
 };
 
-}  // namespace
-
-std::vector<MadeFile> tokenizer_files_of_gguf(const GgufMetadata& metadata, const std::string& source) {
-  const GgufValue* const model = find(metadata, "tokenizer.ggml.model", Kind::text);
-  if (model == nullptr || model->text == "no_vocab") return {};
+// tokenizer_config.json and generation_config.json.
+std::pair<Json, Json> special_files(const GgufMetadata& metadata) {
   const GgufValue* const tokens = find(metadata, "tokenizer.ggml.tokens", Kind::texts);
   Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}}, generation = Json::object();
-  for (const auto& [theirs, ours] : {std::pair("bos_token_id", "bos_token"),
-                                     {"eos_token_id", "eos_token"},
-                                     {"unknown_token_id", "unk_token"},
-                                     {"padding_token_id", "pad_token"}}) {
+  for (const auto& [theirs, ours] :
+       {std::pair("bos_token_id", "bos_token"), std::pair("eos_token_id", "eos_token"),
+        std::pair("unknown_token_id", "unk_token"), std::pair("padding_token_id", "pad_token")}) {
     const GgufValue* const id = find(metadata, std::string("tokenizer.ggml.") + theirs, Kind::integer);
     if (id == nullptr || tokens == nullptr || id->integer < 0) continue;
     if (static_cast<std::uint64_t>(id->integer) >= tokens->texts.size()) continue;
     config[ours] = tokens->texts[static_cast<std::size_t>(id->integer)];
-    if (ours != std::string("unk_token")) generation[std::string(ours) + "_id"] = id->integer;
+    if (std::string_view(ours) != "unk_token") generation[std::string(ours) + "_id"] = id->integer;
   }
   if (const GgufValue* const chat = find(metadata, "tokenizer.chat_template", Kind::text)) {
     config["chat_template"] = chat->text;
   }
-  return {{"tokenizer.json", gguf_tokenizer_json(metadata, source).dump() + "\n"},
-          {"tokenizer_config.json", config.dump(2) + "\n"},
-          {"generation_config.json", generation.dump(2) + "\n"}};
+  return {config, generation};
+}
+
+}  // namespace
+
+std::vector<MadeFile> tokenizer_files_of_gguf(std::shared_ptr<const GgufFile> file) {
+  const GgufValue* const model = find(file->metadata(), "tokenizer.ggml.model", Kind::text);
+  if (model == nullptr || model->text == "no_vocab") return {};
+  return {
+      {"tokenizer.json", [file] { return gguf_tokenizer_json(file->metadata(), file->path().string()).dump() + "\n"; }},
+      {"tokenizer_config.json", [file] { return special_files(file->metadata()).first.dump(2) + "\n"; }},
+      {"generation_config.json", [file] { return special_files(file->metadata()).second.dump(2) + "\n"; }}};
 }
 
 std::string add_gguf_vocabulary(GgufFields& fields, const OpenModel& model, Index vocab) {

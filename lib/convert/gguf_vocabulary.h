@@ -1,11 +1,12 @@
 // The tokenizer of a model as GGUF metadata and as the files of Hugging Face, both ways.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "samba/convert/open_model.h"
-#include "samba/formats/gguf_metadata.h"
+#include "samba/formats/gguf_file.h"
 #include "samba/formats/gguf_writer.h"
 
 namespace samba {

@@ -42,7 +42,7 @@ struct ModelTensor {
 // A file that goes with a model and is made of what the source holds in another form.
 struct MadeFile {
   std::string name;
-  std::string content;
+  std::function<std::string()> content;
 };
 
 struct OpenModel {
