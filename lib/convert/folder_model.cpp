@@ -88,8 +88,7 @@ ModelTensor model_tensor(const ParameterTensor& target, const TensorPart& part, 
   if (dtype == DType::bfloat16 && shape.size() == 2 && target.size > 0) {
     tensor.format = WeightFormat::bfloat16;
     if (is_aligned(data, alignof(std::uint16_t))) {
-      tensor.view = ConstPackedWeight{
-          WeightFormat::bfloat16, shape[0], shape[1], reinterpret_cast<const std::uint16_t*>(data), nullptr, nullptr};
+      tensor.view = ConstPackedWeight::of_bits({DType::uint16, shape, data});
     }
     tensor.load = [data, shape, done] {
       Weight weight = packed_of_part(data, shape);
