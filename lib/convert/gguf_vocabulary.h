@@ -13,7 +13,7 @@ namespace samba {
 
 // tokenizer.json, tokenizer_config.json (the template of a chat in it) and generation_config.json (the tokens that
 // begin and end a text) of a GGUF file's metadata; empty when it has no tokenizer.
-std::vector<MadeFile> tokenizer_files_of_gguf(const GgufMetadata& metadata, const std::string& source);
+std::vector<MadeFile> tokenizer_files_of_gguf(std::shared_ptr<const GgufFile> file);
 
 // Adds the tokenizer of the model: of a GGUF file its metadata as they are, else of tokenizer.json and the files beside
 // it among the model's companions. Without one the metadata say that there is none (llama.cpp then takes ids alone).
