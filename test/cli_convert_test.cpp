@@ -316,7 +316,8 @@ TEST_CASE("what cannot be converted is refused before anything is written") {
   CHECK_THAT(message("/nowhere", place("x"), {}, 2), Contains("there is no file or folder /nowhere"));
   CHECK_THAT(message(model, place("x"), {"--dtype", "int4"}, 2), Contains("--dtype") && Contains("int4"));
   CHECK_THAT(message(model, place("x"), {"--to", "onnx"}, 2), Contains("--to") && Contains("onnx"));
-  CHECK_THAT(message(model, place("x"), {"--to", "gguf"}, 2), Contains("--to gguf: no architecture of GGUF files computes this stack"));
+  CHECK_THAT(message(model, place("x"), {"--to", "gguf"}, 2),
+             Contains("--to gguf: no architecture of GGUF files computes this stack"));
   CHECK_THAT(message(model, place("x"), {"--codec", "zstd"}, 2), Contains("--codec zstd needs --to samba"));
   CHECK_THAT(message(model, place("no/such/x.samba"), {}, 2), Contains("no/such/x.samba"));
   CHECK_THAT(message(place.folder.path().string(), place("x"), {}, 2), Contains("is no run folder"));
@@ -349,7 +350,8 @@ TEST_CASE("what cannot be converted is refused before anything is written") {
   fs::create_directories(place("foreign"));
   write_text(place("foreign/config.json"), R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 64})");
   write_safetensors(place("foreign/model.safetensors"), ConstArrayMap{});
-  CHECK_THAT(message(place("foreign"), place("x.samba"), {}, 2), Contains("config.json: model_type is missing; accepted: llama"));
+  CHECK_THAT(message(place("foreign"), place("x.samba"), {}, 2),
+             Contains("config.json: model_type is missing; accepted: llama"));
 
   // A weight that the format turns into infinity.
   must_convert(model, place("huge"));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "samba/blocks/mamba1/mamba1_block.h"
@@ -240,10 +241,12 @@ void SambaStack::load_weights(const ConstWeightMap& weights) {
 }
 
 WeightFormat SambaStack::weight_format() const {
+  std::map<WeightFormat, Index> values;
   for (const DeviceWeight& weight : impl_->stored) {
-    if (weight.format() != WeightFormat::float32) return weight.format();
+    if (weight.format() != WeightFormat::float32) values[weight.format()] += weight.size();
   }
-  return WeightFormat::float32;
+  const auto fewer = [](const auto& a, const auto& b) { return a.second < b.second; };
+  return values.empty() ? WeightFormat::float32 : std::max_element(values.begin(), values.end(), fewer)->first;
 }
 
 WeightMap SambaStack::stored_weights() const {

@@ -117,7 +117,8 @@ class SambaStack {
   // inference matrices may be packed (spec 50 A), all in one format: they stay packed, a tied head and embedding share
   // one, and the stack has the bits of the float32 stack of the expanded weights.
   void load_weights(const ConstWeightMap& weights);
-  WeightFormat weight_format() const;  // the packed one; float32 when nothing is packed
+  // The packed one, of several that of the most values; float32 when nothing is packed.
+  WeightFormat weight_format() const;
   ArrayMap weights() const;            // host copies by name, expanded
   WeightMap stored_weights() const;    // in the form the stack holds them
   Array parameters() const;            // (P,), a host copy of the flat buffer
