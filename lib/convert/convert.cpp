@@ -75,11 +75,11 @@ class RowReader {
   std::span<const float> values_;
 };
 
-// A tensor where it lies in a mapped file, or read.
+// A tensor where it lies in a mapped file, or read; rows of blocks are expanded by reading.
 class HeldWeight {
  public:
-  explicit HeldWeight(const ModelTensor& tensor) : tensor_(tensor) {
-    if (!tensor.view) loaded_ = tensor.load();
+  explicit HeldWeight(const ModelTensor& tensor) : tensor_(tensor), in_place_(lies_in_place(tensor)) {
+    if (!in_place_) loaded_ = tensor.load();
   }
   ~HeldWeight() {
     if (tensor_.view && tensor_.drop) tensor_.drop();
@@ -87,10 +87,15 @@ class HeldWeight {
   HeldWeight(const HeldWeight&) = delete;
   HeldWeight& operator=(const HeldWeight&) = delete;
 
-  ConstWeight view() const { return tensor_.view ? *tensor_.view : loaded_.view(); }
+  ConstWeight view() const { return in_place_ ? *tensor_.view : loaded_.view(); }
 
  private:
+  static bool lies_in_place(const ModelTensor& tensor) {
+    return tensor.view && !(tensor.view->is_packed() && tensor.view->packed().blocks != nullptr);
+  }
+
   const ModelTensor& tensor_;
+  bool in_place_;
   Weight loaded_;
 };
 
