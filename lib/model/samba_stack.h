@@ -119,9 +119,9 @@ class SambaStack {
   void load_weights(const ConstWeightMap& weights);
   // The packed one, of several that of the most values; float32 when nothing is packed.
   WeightFormat weight_format() const;
-  ArrayMap weights() const;            // host copies by name, expanded
-  WeightMap stored_weights() const;    // in the form the stack holds them
-  Array parameters() const;            // (P,), a host copy of the flat buffer
+  ArrayMap weights() const;          // host copies by name, expanded
+  WeightMap stored_weights() const;  // in the form the stack holds them
+  Array parameters() const;          // (P,), a host copy of the flat buffer
   std::string parameters_sha256() const;
 
   // The flat device buffer; a stack of packed weights has none and refuses. Whoever writes into it calls
