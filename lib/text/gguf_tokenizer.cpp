@@ -76,7 +76,13 @@ class Translation {
     for (std::size_t id = 0; id < pieces_.size(); ++id) {
       const bool special = types_[id] == kControl || (types_[id] == kUnknown && model == "llama");
       if (!special && types_[id] != kUserDefined) continue;
-      added.push_back(Json{{"id", id}, {"content", pieces_[id]}, {"special", special}, {"normalized", false}});
+      added.push_back(Json{{"id", id},
+                           {"content", pieces_[id]},
+                           {"single_word", false},
+                           {"lstrip", false},
+                           {"rstrip", false},
+                           {"special", special},
+                           {"normalized", false}});
     }
     return added;
   }
@@ -102,7 +108,7 @@ class Translation {
     const tokenizer_json::BpeForm sections = tokenizer_json::bpe_form(form->second);
     file["normalizer"] = sections.normalizer;
     file["pre_tokenizer"] = sections.pre_tokenizer;
-    file["decoder"] = {{"type", "ByteLevel"}};
+    file["decoder"] = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
     file["model"] = {{"type", "BPE"}, {"vocab", vocabulary()}, {"merges", required("merges", Kind::texts).texts}};
     if (form->second == "llama3") file["model"]["ignore_merges"] = true;
   }
@@ -177,7 +183,9 @@ class Translation {
     if (first) add("add_bos_token", "bos_token_id");
     single.push_back(Json{{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
     if (last) add("add_eos_token", "eos_token_id");
-    return {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", tokens}};
+    Json pair = single;
+    pair.push_back(Json{{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
+    return {{"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", tokens}};
   }
 
   const GgufMetadata& metadata_;
