@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records what Hugging Face transformers computes in float32 with the weights of SmolLM2-135M-Instruct Q4_1, expanded.
 
-    python3 -m venv venv && venv/bin/pip install torch transformers safetensors numpy gguf
+    python3 -m venv venv && venv/bin/pip install torch transformers accelerate safetensors numpy gguf
     scripts/get_smollm2.sh FOLDER
     venv/bin/python scripts/record_smollm2.py FOLDER/SmolLM2-135M-Instruct.Q4_1.gguf test/gguf/smollm2.safetensors
 

@@ -11,6 +11,7 @@ namespace {
 
 constexpr double kBarInterval = 0.1;    // seconds between two drawings of the bar
 constexpr double kLineInterval = 10.0;  // seconds between two plain lines
+constexpr double kShortest = 0.05;      // seconds before a rate means anything
 constexpr int kBarWidth = 24;
 
 void write_error(const std::string& text) {
@@ -54,7 +55,7 @@ Progress::~Progress() { erase(); }
 
 std::string Progress::line(std::uint64_t done, const std::string& note) const {
   const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
-  const double rate = elapsed > 0.0 ? static_cast<double>(done - first_) / elapsed : 0.0;
+  const double rate = elapsed > kShortest ? static_cast<double>(done - first_) / elapsed : 0.0;
   std::string text = label_ + " ";
   if (bar_ && total_ > 0) {
     const auto filled = static_cast<int>(static_cast<double>(done) / static_cast<double>(total_) * kBarWidth);
