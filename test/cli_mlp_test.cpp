@@ -95,7 +95,7 @@ TEST_CASE("configs/mlp/schema.json knows the fields of an MLP's configuration an
     }
   }
   CHECK(resolved.empty());
-  CHECK(defaults == 13);
+  CHECK(defaults == 14);
 }
 
 TEST_CASE("an MLP run leaves config, metrics and checkpoints as any run") {

@@ -310,6 +310,9 @@ constexpr Index kStepGrain = 1024;  // step sizes a thread should have
 }  // namespace
 
 void Mamba2Cpu::scan(const Mamba2Call& call) {
+  const Index floats = SAMBA_CPU_KERNEL(context_, head_scratch)();
+  // Steps too reserve what the one that closes a chunk takes: none of them allocates behind the first.
+  for (int thread = 0; thread < context_.threads(); ++thread) context_.scratch(thread, floats);
   if (is_step(call)) return step(call);
   const Index units = call.batch * call.chunks() * call.heads();
   context_.parallel(call.batch * call.working_rows(), std::max<Index>(1, kStepGrain / call.heads()),
@@ -321,7 +324,6 @@ void Mamba2Cpu::scan(const Mamba2Call& call) {
   context_.parallel(call.batch * call.chunks() * kMamba2ScoreBlocks, 1, [&](Index first, Index last, int thread) {
     SAMBA_CPU_KERNEL(context_, score_part)(call, first, last, context_.scratch(thread, score_floats));
   });
-  const Index floats = SAMBA_CPU_KERNEL(context_, head_scratch)();
   context_.parallel(units, 1, [&](Index first, Index last, int thread) {
     SAMBA_CPU_KERNEL(context_, head_part)(call, first, last, context_.scratch(thread, floats));
   });

@@ -279,8 +279,10 @@ HWY_EXPORT(scan_part);
 }  // namespace
 
 void Mamba3Cpu::scan(const Mamba3Call& call) {
-  if (is_step(call)) return step(call);
   const Index floats = SAMBA_CPU_KERNEL(context_, scan_scratch)();
+  // Steps too reserve what the one that closes a chunk takes: none of them allocates behind the first.
+  for (int thread = 0; thread < context_.threads(); ++thread) context_.scratch(thread, floats);
+  if (is_step(call)) return step(call);
   context_.parallel(call.batch * call.heads(), 1, [&](Index first, Index last, int thread) {
     SAMBA_CPU_KERNEL(context_, scan_part)(call, first, last, context_.scratch(thread, floats));
   });

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 #include "samba/numerics/elementary.h"
 #include "samba/numerics/float32.h"
 
@@ -30,6 +31,7 @@ float scale_llama3(float inverse, const RopeScaling& scaling) {
 }
 
 std::vector<float> make_inverse_frequencies(Index rotary_dim, float theta, const RopeScaling& scaling) {
+  const FloatScope float_scope;
   if (rotary_dim < 2 || rotary_dim % 2 != 0) {
     refuse_value("rotary_dim must be even and positive, got " + std::to_string(rotary_dim));
   }
@@ -49,6 +51,7 @@ float angle_at(Index position, float inverse_frequency) { return mul(static_cast
 }  // namespace
 
 Index rotary_position_limit(Index rotary_dim, float theta, const RopeScaling& scaling, Index most) {
+  const FloatScope float_scope;
   const std::vector<float> inverses = make_inverse_frequencies(rotary_dim, theta, scaling);
   Index first = 0, end = most;  // angles grow with the position: the first one outside lies in [first, end]
   while (first < end) {

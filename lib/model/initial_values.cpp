@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 #include "samba/numerics/elementary.h"
 
 namespace samba {
@@ -90,6 +91,7 @@ class Initializer {
 
 void draw_initial_values(Executor& executor, const StackConfig& config, const Registry& registry, Generator& generator,
                          float* parameters) {
+  const FloatScope float_scope;
   Generator ahead = generator;
   Initializer initializer(executor, registry, ahead, parameters);
   initializer.fill(0, 1, nullptr, false);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 
 namespace samba {
 
@@ -96,6 +97,7 @@ bool SambaConfig::has_attention() const {
 }
 
 SambaConfig make_config(const SambaConfigFields& fields) {
+  const FloatScope float_scope;
   SambaConfig config;
   require_at_least("vocab", fields.vocab, 2);
   require_at_least("d_model", fields.d_model, 1);

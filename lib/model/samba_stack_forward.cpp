@@ -69,7 +69,7 @@ void SambaStack::Impl::final_norm(Index rows, const float* hidden, float* normed
   const Index width = config.d_model;
   require_finite_hidden(rows, hidden);
   if (config.final_norm == TransformerNorm::layernorm) {
-    const float* bias = config.final_norm_bias ? tensor(registry.final_norm() + 1) : nullptr;
+    const float* bias = config.final_norm_bias ? weight(registry.final_norm() + 1).values() : nullptr;
     executor.norm().layer_norm_block(rows, width, config.norm_eps, hidden, norm_weight(), bias, normed, nullptr);
   } else {
     const bool offset = config.final_norm == TransformerNorm::rmsnorm_offset;

@@ -7,6 +7,7 @@
 #include "samba/blocks/block_options.h"
 #include "samba/blocks/transformer/transformer_names.h"
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 #include "samba/core/json_fields.h"
 #include "samba/model/stack_config.h"
 #include "samba/numerics/float32.h"
@@ -176,6 +177,7 @@ nlohmann::ordered_json layer_to_json(const LayerConfig& layer) {
 }  // namespace
 
 StackConfig stack_config_from_json(const json& object, const std::string& pointer) {
+  const FloatScope float_scope;
   if (!object.is_object()) {
     refuse_value((pointer.empty() ? "the model" : pointer) + ": must be an object, got " + shown(object));
   }
