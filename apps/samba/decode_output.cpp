@@ -11,7 +11,7 @@ namespace {
 
 double per_second(double count, double seconds) { return seconds > 0.0 ? count / seconds : 0.0; }
 
-double rounded(double value) { return std::round(value * 1e6) * 1e-6; }
+double rounded(double value) { return std::round(value * 1e6) / 1e6; }
 
 std::string logprob_line(std::int32_t token, float logprob, const std::string& text) {
   char line[64];
