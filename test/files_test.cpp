@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
+#include "error_of.h"
 #include "file_faults.h"
 #include "samba/core/error.h"
 #include "samba/core/sha256.h"
@@ -13,20 +14,7 @@
 
 using namespace samba;
 
-namespace {
-
-template <class Call>
-Error error_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  FAIL("nothing was thrown");
-  throw;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("SHA-256 gives the published digests, whole and in pieces") {
   CHECK(sha256_hex("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "error_of.h"
 #include "samba/core/error.h"
 #include "temporary_folder.h"
 
@@ -40,17 +41,6 @@ std::size_t resident_pages(const MappedFile& file) {
   std::size_t present = 0;
   for (const std::uint64_t entry : entries) present += entry >> 63U;
   return present;
-}
-
-template <class Call>
-Error refusal(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  FAIL("nothing was thrown");
-  throw;
 }
 
 }  // namespace
@@ -87,7 +77,7 @@ TEST_CASE("what is not a regular file is refused with its path") {
   const TemporaryFolder folder;
   REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
   const auto refused = [&](const std::filesystem::path& path, const std::string& reason) {
-    const Error error = refusal([&] { MappedFile file(path); });
+    const Error error = error_of([&] { MappedFile file(path); });
     CHECK(error.kind() == ErrorKind::value);
     CHECK(std::string(error.what()).find(path.string()) != std::string::npos);
     CHECK(std::string(error.what()).find(reason) != std::string::npos);

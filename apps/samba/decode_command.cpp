@@ -203,12 +203,7 @@ void add_sampling_flags(CLI::App* command, DecodeFlags& flags) {
 void add_decode_command(CLI::App& app, CommandLine& line) {
   auto flags = std::make_shared<DecodeFlags>();
   CLI::App* command = app.add_subcommand("decode", "continue a prompt token by token, or chat");
-  command
-      ->add_option(
-          "--model", flags->model,
-          "a checkpoint, a run folder (its newest one), a folder of weights (samba's or Hugging Face's) or GGUF")
-      ->required();
-  command->add_option("--tokenizer", flags->tokenizer, "tokenizer.json, tokenizer.model, GGUF or a folder");
+  add_model_flags(command, flags->model, flags->tokenizer);
   add_prompt_flags(command, *flags);
   add_sampling_flags(command, *flags);
   line.on(command, "samba decode --model runs/first --prompt \"This program is \" --temperature 0.7 --seed 1",

@@ -1,9 +1,12 @@
 // samba inspect: what a checkpoint holds.
 
+#include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "commands.h"
 #include "mlp_commands.h"
+#include "model_input.h"
 #include "output.h"
 #include "samba/convert/model_source.h"
 #include "samba/core/error.h"
@@ -69,17 +72,27 @@ nlohmann::ordered_json tensor_json(const StackTensor& tensor) {
           {"sha256", tensor.sha256}};
 }
 
+// The form in which a file of another program holds most values.
+std::string most_common_dtype(const OpenModel& model) {
+  std::map<std::string, Index> values;
+  for (const ModelTensor& tensor : model.tensors) values[tensor.dtype] += element_count(tensor.shape);
+  const auto less = [](const auto& a, const auto& b) { return a.second < b.second; };
+  return std::max_element(values.begin(), values.end(), less)->first;
+}
+
 nlohmann::ordered_json describe(const InspectFlags& flags, const CommonOptions& common) {
   const std::unique_ptr<Executor> executor = make_executor(common);
   const ModelPlace place = find_model(flags.path);
   const Path& path = place.path;
   if (model_kind_of_file(path) == ModelKind::mlp) return inspect_mlp(path, flags.memory);
   if (is_own_form(place.form)) inspect_checkpoint(path, true);  // moments too
-  const StoredModel model = read_model(place);
+  const OpenModel open = is_own_form(place.form) ? OpenModel() : open_model(place);
+  const bool foreign = !open.tensors.empty();
+  const StoredModel model = foreign ? stored_model(open) : read_model(place);
   nlohmann::ordered_json result;
   result["file"] = path.string();
   result["format"] = model_form_name(model.form);
-  result["weight_format"] = weight_format_name(model.format());
+  result["weight_format"] = foreign ? most_common_dtype(open) : weight_format_name(model.format());
   result["bytes"] = model.file_bytes;
   const nlohmann::json& state = model.description;
   result["step"] = state.value(state.contains("step") ? "step" : "t", nlohmann::json());
@@ -94,7 +107,12 @@ nlohmann::ordered_json describe(const InspectFlags& flags, const CommonOptions& 
     result[name] = state.value(name, nlohmann::json());
   }
   result["tensors"] = nlohmann::json::array();
-  for (const StackTensor& tensor : model.tensors) result["tensors"].push_back(tensor_json(tensor));
+  for (std::size_t i = 0; i < model.tensors.size(); ++i) {
+    result["tensors"].push_back(tensor_json(model.tensors[i]));
+    if (!foreign) continue;
+    result["tensors"].back()["dtype"] = open.tensors[i].dtype;
+    result["tensors"].back()["stored_bytes"] = open.tensors[i].stored_bytes;
+  }
   if (flags.memory) result["memory"] = memory_json(model, *executor);
   return result;
 }
@@ -143,9 +161,7 @@ std::string as_text(const nlohmann::ordered_json& result) {
 void add_inspect_command(CLI::App& app, CommandLine& line) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* command = app.add_subcommand("inspect", "show what a checkpoint holds, after checking all of it");
-  command
-      ->add_option("PATH", flags->path, "a .samba file, a legacy JSON checkpoint, a run folder or a safetensors folder")
-      ->required();
+  command->add_option("PATH", flags->path, kModelForms)->required();
   command->add_flag("--memory", flags->memory, "memory needed to train and to decode");
   line.on(command, "samba inspect runs/first --memory", [flags, &line] {
     const nlohmann::ordered_json result = describe(*flags, line.common);

@@ -48,6 +48,11 @@ Prompt prompt_of_line(const std::string& line, const std::string& where) {
 
 }  // namespace
 
+void add_model_flags(CLI::App* command, std::string& model, std::string& tokenizer) {
+  command->add_option("--model", model, kModelForms)->required();
+  command->add_option("--tokenizer", tokenizer, "tokenizer.json, tokenizer.model, GGUF or a folder");
+}
+
 LoadedModel load_model(const std::string& path, const std::string& tokenizer, const CommonOptions& common) {
   LoadedModel model;
   const ModelPlace place = find_model(path);

@@ -28,6 +28,13 @@ struct LoadedModel {
 // `path`: a checkpoint, a run folder (its newest one) or a folder of weights. `tokenizer`: the caller's, or empty.
 LoadedModel load_model(const std::string& path, const std::string& tokenizer, const CommonOptions& common);
 
+// What a path to a model may be, in the help of commands.
+inline constexpr const char* kModelForms =
+    "a checkpoint, a run folder (its newest one), a folder of weights (samba's or Hugging Face's) or GGUF";
+
+// --model and --tokenizer of a command that runs a model.
+void add_model_flags(CLI::App* command, std::string& model, std::string& tokenizer);
+
 struct Prompt {
   std::optional<std::string> text;  // absent for ids
   std::vector<std::int32_t> tokens;

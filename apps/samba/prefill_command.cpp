@@ -166,12 +166,7 @@ int run(const PrefillFlags& flags, const CommonOptions& common) {
 void add_prefill_command(CLI::App& app, CommandLine& line) {
   auto flags = std::make_shared<PrefillFlags>();
   CLI::App* command = app.add_subcommand("prefill", "one pass over a prompt: logits, next tokens, state, or a score");
-  command
-      ->add_option(
-          "--model", flags->model,
-          "a checkpoint, a run folder (its newest one), a folder of weights (samba's or Hugging Face's) or GGUF")
-      ->required();
-  command->add_option("--tokenizer", flags->tokenizer, "tokenizer.json, tokenizer.model, GGUF or a folder");
+  add_model_flags(command, flags->model, flags->tokenizer);
   command->add_option("--prompt", flags->prompts.prompts, "the text (repeatable)")->allow_extra_args(false);
   command->add_option("--file", flags->prompts.file, "the text of a file, - is stdin; of an MLP: a CSV file of rows");
   command->add_option("--tokens", flags->prompts.tokens, "the prompt as ids: 5,17,3 (repeatable)")

@@ -6,6 +6,7 @@
 
 #include "commands.h"
 #include "mlp_commands.h"
+#include "model_input.h"
 #include "output.h"
 #include "progress.h"
 #include "samba/backends/registry.h"
@@ -141,7 +142,7 @@ void add_verify_command(CLI::App& app, CommandLine& line) {
           "--tutorial-steps", flags->tutorial_steps,
           "with --cases: take only the first so many steps of tutorials, and leave the rest of them uncompared")
       ->check(CLI::PositiveNumber);
-  command->add_option("--model", flags->model, "check a model: a .samba file, a run folder or a safetensors folder");
+  command->add_option("--model", flags->model, std::string("check a model: ") + kModelForms);
   command->add_option("--replay", flags->replay, "take a stretch of this finished run again and compare");
   command->add_option("--steps", flags->steps, "of --replay: FIRST..LAST, FIRST.. or one step (default: all)");
   command->add_option("--compare", flags->compare, "two models, two metrics.jsonl or two run folders: where they part")

@@ -137,41 +137,13 @@ struct Nibbles {
   }
 };
 
-struct Q4_0Cells {
-  Nibbles nibbles;
-  FloatVec d;
-  HWY_INLINE void load(const std::byte* const* rows, Index group) {
-    const std::size_t block = static_cast<std::size_t>(group) * 18;
-    d = halves(load_each<std::uint16_t>(rows, block));
-    nibbles.load(rows, block + 2);
-  }
-  HWY_INLINE void begin(int half) { nibbles.begin(half); }
-  HWY_INLINE FloatVec next(int i) {
-    return hn::Mul(small_number(hn::Sub(nibbles.next(i), hn::Set(BlockWords(), 8))), d);
-  }
-};
-
-struct Q4_1Cells {
-  Nibbles nibbles;
-  FloatVec d, m;
-  HWY_INLINE void load(const std::byte* const* rows, Index group) {
-    const std::size_t block = static_cast<std::size_t>(group) * 20;
-    const WordVec scales = load_each<std::uint32_t>(rows, block);
-    d = low_half(scales);
-    m = high_half(scales);
-    nibbles.load(rows, block + 4);
-  }
-  HWY_INLINE void begin(int half) { nibbles.begin(half); }
-  HWY_INLINE FloatVec next(int i) { return hn::MulAdd(small_number(nibbles.next(i)), d, m); }
-};
-
 // Nibbles and a word with the fifth bits, in the order of the columns.
 struct FiveBits {
   Nibbles nibbles;
   WordVec high;
-  HWY_INLINE void load(const std::byte* const* rows, std::size_t bits, std::size_t codes) {
-    high = load_each<std::uint32_t>(rows, bits);
-    nibbles.load(rows, codes);
+  HWY_INLINE void load(const std::byte* const* rows, std::size_t at) {
+    high = load_each<std::uint32_t>(rows, at);
+    nibbles.load(rows, at + 4);
   }
   HWY_INLINE void begin(int half) { nibbles.begin(half); }
   HWY_INLINE WordVec next(int i) {
@@ -181,33 +153,42 @@ struct FiveBits {
   }
 };
 
-struct Q5_0Cells {
-  FiveBits codes;
+// Q4_0 and Q5_0: value = (code - kZero) * d; a half d, then the codes.
+template <class Codes, std::size_t kBlockBytes, std::uint32_t kZero>
+struct ScaledCells {
+  Codes codes;
   FloatVec d;
   HWY_INLINE void load(const std::byte* const* rows, Index group) {
-    const std::size_t block = static_cast<std::size_t>(group) * 22;
+    const std::size_t block = static_cast<std::size_t>(group) * kBlockBytes;
     d = halves(load_each<std::uint16_t>(rows, block));
-    codes.load(rows, block + 2, block + 6);
+    codes.load(rows, block + 2);
   }
   HWY_INLINE void begin(int half) { codes.begin(half); }
   HWY_INLINE FloatVec next(int i) {
-    return hn::Mul(small_number(hn::Sub(codes.next(i), hn::Set(BlockWords(), 16))), d);
+    return hn::Mul(small_number(hn::Sub(codes.next(i), hn::Set(BlockWords(), kZero))), d);
   }
 };
 
-struct Q5_1Cells {
-  FiveBits codes;
+// Q4_1 and Q5_1: value = code * d + m; halves d and m, then the codes.
+template <class Codes, std::size_t kBlockBytes>
+struct ShiftedCells {
+  Codes codes;
   FloatVec d, m;
   HWY_INLINE void load(const std::byte* const* rows, Index group) {
-    const std::size_t block = static_cast<std::size_t>(group) * 24;
+    const std::size_t block = static_cast<std::size_t>(group) * kBlockBytes;
     const WordVec scales = load_each<std::uint32_t>(rows, block);
     d = low_half(scales);
     m = high_half(scales);
-    codes.load(rows, block + 4, block + 8);
+    codes.load(rows, block + 4);
   }
   HWY_INLINE void begin(int half) { codes.begin(half); }
   HWY_INLINE FloatVec next(int i) { return hn::MulAdd(small_number(codes.next(i)), d, m); }
 };
+
+using Q4_0Cells = ScaledCells<Nibbles, 18, 8>;
+using Q4_1Cells = ShiftedCells<Nibbles, 20>;
+using Q5_0Cells = ScaledCells<FiveBits, 22, 16>;
+using Q5_1Cells = ShiftedCells<FiveBits, 24>;
 
 struct Q8_0Cells {
   const std::byte* const* rows;

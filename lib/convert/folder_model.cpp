@@ -77,11 +77,12 @@ ModelTensor model_tensor(const ParameterTensor& target, const TensorPart& part, 
   }
   const DType dtype = file.view.dtype;
   tensor.dtype = dtype_name(dtype);
+  tensor.stored_bytes = static_cast<std::size_t>(target.size) * dtype_size(dtype);
   const auto* data = static_cast<const std::byte*>(file.view.data) +
                      static_cast<std::size_t>(part.first_row * columns) * dtype_size(dtype);
   const Shape shape = target.shape;
   // What was copied need not stay in memory twice.
-  const auto done = [mapped = file.mapped, data, bytes = static_cast<std::size_t>(target.size) * dtype_size(dtype)] {
+  const auto done = [mapped = file.mapped, data, bytes = tensor.stored_bytes] {
     mapped->drop({data, bytes});
   };
   tensor.drop = done;

@@ -98,6 +98,7 @@ ModelTensor model_tensor(const std::shared_ptr<const GgufFile>& file, const Gguf
   result.shape = place.registry_shape;
   result.source = file->path().filename().string() + "/" + place.name;
   result.dtype = gguf_type_name(tensor->format);
+  result.stored_bytes = tensor->bytes.size();
   const std::string source = path + ": tensor " + place.name;
   result.load = [file, tensor, place, source] { return Weight(expanded(source, *tensor, place)); };
   const bool rows_alone = place.change == GgufChange::none || place.change == GgufChange::interleaved_halves;

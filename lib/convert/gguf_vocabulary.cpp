@@ -267,8 +267,7 @@ std::pair<Json, Json> special_files(const GgufMetadata& metadata) {
 }  // namespace
 
 std::vector<MadeFile> tokenizer_files_of_gguf(std::shared_ptr<const GgufFile> file) {
-  const GgufValue* const model = find(file->metadata(), "tokenizer.ggml.model", Kind::text);
-  if (model == nullptr || model->text == "no_vocab") return {};
+  if (!has_vocabulary(file->metadata())) return {};
   return {
       {"tokenizer.json", [file] { return gguf_tokenizer_json(file->metadata(), file->path().string()).dump() + "\n"; }},
       {"tokenizer_config.json", [file] { return special_files(file->metadata()).first.dump(2) + "\n"; }},
@@ -278,7 +277,7 @@ std::vector<MadeFile> tokenizer_files_of_gguf(std::shared_ptr<const GgufFile> fi
 std::string add_gguf_vocabulary(GgufFields& fields, const OpenModel& model, Index vocab) {
   if (model.form == ModelForm::gguf_file) {
     const GgufMetadata metadata = read_gguf_metadata(model.path);
-    if (metadata.contains("tokenizer.ggml.model")) {
+    if (has_vocabulary(metadata)) {
       copy_vocabulary(fields, metadata);
       return "the metadata of " + model.path.filename().string();
     }

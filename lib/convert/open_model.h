@@ -37,6 +37,7 @@ struct ModelTensor {
   std::function<Weight()> load;
   // Gives the pages of the view back until they are read again. May be empty.
   std::function<void()> drop = {};
+  std::uint64_t stored_bytes = 0;  // in the file; of other programs' forms
 };
 
 // A file that goes with a model and is made of what the source holds in another form.

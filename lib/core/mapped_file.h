@@ -25,8 +25,7 @@ class MappedFile {
   // Advice for a part of bytes(); never fails, never changes what is read there, and may be given by several threads.
   // What lies outside of bytes() is ignored.
   void prefetch(std::span<const std::byte> part) const;  // it is read soon: start to fetch its pages
-  // It is not needed for now: the pages that lie in it whole no longer count as resident. Touching them fetches them
-  // again.
+  // Its pages may go: those that lie in it whole no longer count as resident. Touching them fetches them again.
   void drop(std::span<const std::byte> part) const;
 
  private:

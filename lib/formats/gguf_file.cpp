@@ -307,4 +307,9 @@ GgufMetadata read_gguf_metadata(const Path& path) {
   return parse_gguf(file.bytes(), path.string()).metadata;
 }
 
+bool has_vocabulary(const GgufMetadata& metadata) {
+  const auto model = metadata.find("tokenizer.ggml.model");
+  return model != metadata.end() && !(model->second.kind == GgufValue::Kind::text && model->second.text == "no_vocab");
+}
+
 }  // namespace samba

@@ -33,4 +33,7 @@ bool is_gguf(const Path& path);
 // Nothing is allocated by what the file claims beyond its own size.
 GgufMetadata read_gguf_metadata(const Path& path);
 
+// Whether the file names a vocabulary: one without has no tokenizer.ggml.model, or "no_vocab" there.
+bool has_vocabulary(const GgufMetadata& metadata);
+
 }  // namespace samba

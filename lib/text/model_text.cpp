@@ -241,8 +241,7 @@ ModelText read_model_text(const Path& model, Index vocab, const Path& tokenizer)
   } else if (fs::is_directory(model)) {
     if (has_tokenizer_file(model)) text = text_from(tokenizer_file(model), model);
   } else if (is_gguf(model)) {
-    const GgufMetadata metadata = read_gguf_metadata(model);
-    if (metadata.contains("tokenizer.ggml.model")) text = text_from(model, {});
+    if (has_vocabulary(read_gguf_metadata(model))) text = text_from(model, {});
   } else if (const Path file = tokenizer_of_checkpoint(model); !file.empty()) {
     text = text_from(file, file.parent_path());
   }
