@@ -55,7 +55,7 @@ int record_model(const RecordFlags& flags, const CommonOptions& common) {
     request.prompts.push_back(std::move(prompt.tokens));
   request.decode = flags.decode;
   nlohmann::json record = verify::record_model(*model.stack, request);
-  std::size_t results = 0;
+  std::size_t results = 1;  // the weights; of each prompt its results and its tokens
   for (const nlohmann::json& prompt : record.at("prompts")) results += prompt.at("results").size() + 1;
   record["model"] = std::filesystem::absolute(flags.model).string();
   record["made_by"] = origin_json();
