@@ -82,9 +82,7 @@ ModelTensor model_tensor(const ParameterTensor& target, const TensorPart& part, 
                      static_cast<std::size_t>(part.first_row * columns) * dtype_size(dtype);
   const Shape shape = target.shape;
   // What was copied need not stay in memory twice.
-  const auto done = [mapped = file.mapped, data, bytes = tensor.stored_bytes] {
-    mapped->drop({data, bytes});
-  };
+  const auto done = [mapped = file.mapped, data, bytes = tensor.stored_bytes] { mapped->drop({data, bytes}); };
   tensor.drop = done;
   if (dtype == DType::bfloat16 && shape.size() == 2 && target.size > 0) {
     tensor.format = WeightFormat::bfloat16;
