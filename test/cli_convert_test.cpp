@@ -128,9 +128,12 @@ TEST_CASE("a model goes through every form and comes back with the same bytes") 
     CHECK(fs::file_size(place("small.samba")) < original.size());
     CHECK(inspected(place("small.samba"))["format"] == "samba.stack.v1");
     must_convert(place("small.samba"), place("folder2"), {"--to", "safetensors", "--dtype", "float32"});
-    for (const char* name : {"config.json", "model.safetensors", "optimizer.safetensors"}) {
+    for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
       CHECK(read_file(place("folder2/") + name) == read_file(place("folder/") + name));
     }
+    json described = json::parse(read_file(place("folder/config.json")));
+    CHECK((described.contains("samba") ? described["samba"] : described).erase("run") == 1);  // a lone file has none
+    CHECK(described == json::parse(read_file(place("folder2/config.json"))));
     const std::string text = decoded(model->path());
     for (const char* form : {"folder", "again.samba", "small.samba"}) CHECK(decoded(place(form)) == text);
     // A run goes on from the file that came back.
@@ -141,6 +144,56 @@ TEST_CASE("a model goes through every form and comes back with the same bytes") 
     INFO(resumed.err);
     CHECK(resumed.code == 0);
   }
+}
+
+TEST_CASE("a run goes on in the folder that convert made of it, with the bits of the run that was not converted") {
+  for (Model* model : both_models()) {
+    const Place place;
+    const std::string copy = place("run"), folder = place("folder");
+    fs::copy(model->path(), copy, fs::copy_options::recursive);
+    must_convert(copy, folder);
+    const auto resume = [&](const std::string& where) {
+      const CommandResult result = samba_command({"train", "--resume", where, "--steps", "14", "--progress", "never"});
+      INFO(result.err);
+      CHECK(result.code == 0);
+      return result;
+    };
+    resume(copy);
+    CHECK_THAT(resume(folder).err, Contains("it is now in " + folder + ".old-1"));
+    const auto last = [](const std::string& run, const char* extension) {
+      return read_file(run + "/checkpoints/step-00000014" + extension);
+    };
+    CHECK(last(folder, ".samba") == last(copy, ".samba"));
+    CHECK(last(folder, ".json") == last(copy, ".json"));  // the card of all steps, the position in the data
+    CHECK(json::parse(read_file(folder + "/config.json")) == json::parse(read_file(copy + "/config.json")));
+    const std::string first = std::to_string(model == &general_model() ? 5 : 11);
+    const CommandResult replayed = samba_command({"verify", "--replay", folder, "--steps", first + "..14"});
+    INFO(replayed.err << replayed.out);
+    CHECK(replayed.code == 0);
+
+    // What holds no run is refused and stays as it is.
+    must_convert(folder + ".old-1", place("packed"), {"--dtype", "bfloat16"});
+    const CommandResult packed = samba_command({"train", "--resume", place("packed")});
+    CHECK(packed.code == 2);
+    CHECK_THAT(packed.err, Contains("holds a model, but no training run to go on with"));
+    json described = json::parse(read_file(folder + ".old-1/config.json"));
+    (described.contains("samba") ? described["samba"] : described)["run"]["checkpoint"]["step"] = 99;
+    write_text(folder + ".old-1/config.json", described.dump());
+    const CommandResult other = samba_command({"train", "--resume", folder + ".old-1"});
+    CHECK(other.code == 3);
+    CHECK_THAT(other.err, Contains("does not belong to its model"));
+    CHECK(fs::exists(folder + ".old-1/model.safetensors"));
+  }
+}
+
+TEST_CASE("config.json of a run is a configuration to train with") {
+  Model& model = samba_model();
+  const Place place;
+  const CommandResult result =
+      samba_command({"train", "--config", model.path() + "/config.json", "--out", place("run")});
+  INFO(result.err);
+  CHECK(result.code == 0);
+  CHECK(read_file(place("run/checkpoints/step-00000010.samba")) == read_file(model.checkpoint()));
 }
 
 TEST_CASE("packed files are about half and a quarter, and run with the bits of their expanded weights") {

@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "output.h"
 #include "progress.h"
+#include "samba/convert/folder_run.h"
 #include "samba/core/error.h"
 #include "samba/core/interrupt.h"
 #include "samba/core/json_fields.h"
@@ -41,13 +42,11 @@ GivenConfig read_config(const TrainOptions& options, const nlohmann::json* resum
   nlohmann::json& json = given.json;
   if (!options.config.empty()) {
     json = parse_json(read_file(options.config), options.config);
+    if (json.is_object() && json.contains("format")) json = config_of_run(json);
     const Path folder = Path(options.config).parent_path();
     if (!folder.empty()) given.folder = folder;
   } else {
-    json = *resumed;
-    for (const char* digest : {"sha256", "bytes", "rows", "start_positions_sha256", "tokens", "tokenizer_sha256"}) {
-      json["data"].erase(digest);
-    }
+    json = config_of_run(*resumed);
     for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
       const nlohmann::json& data = json["data"];
       if (!data.contains("tokenizer") || data["tokenizer"].is_null() || !std::filesystem::exists(run / name)) continue;
@@ -155,7 +154,12 @@ int train(const TrainOptions& options, const CommonOptions& common) {
   std::unique_ptr<RunFolder> folder;
   nlohmann::json resumed;
   if (!options.resume.empty()) {
-    folder = RunFolder::resume(options.resume);
+    const ResumedFolder place = run_folder_of(options.resume);
+    if (!place.moved_to.empty()) {
+      spdlog::warn("{} was converted; it is now in {}, and the run goes on in its place", options.resume,
+                   place.moved_to.string());
+    }
+    folder = RunFolder::resume(place.path);
     resumed = folder->config();
   }
   const GivenConfig given = read_config(options, &resumed, folder == nullptr ? Path() : folder->folder());

@@ -195,7 +195,7 @@ void read_state(OpenModel& model, const StackConfig& described, Reading reading)
   const Path path = model.path / "config.json";
   const Path optimizer = model.path / "optimizer.safetensors";
   const json& own = model.description["samba"];
-  const JsonFields fields(own, path.string() + ": /samba", {"format", "state"});
+  const JsonFields fields(own, path.string() + ": /samba", {"format", "state", "run"});
   fields.required("format");
   fields.choice("format", "", {kFolderFormat});
   const bool moments = fs::exists(optimizer);
@@ -208,6 +208,7 @@ void read_state(OpenModel& model, const StackConfig& described, Reading reading)
                    path.string() + ": /samba/state/config is another model than the other fields: " + difference);
   }
   model.trainable = moments;
+  model.run = own.value("run", json());
   if (moments) model.file_bytes += fs::file_size(optimizer);
   if (!model.state.training) return;
   const auto file = std::make_shared<const MappedFile>(optimizer);

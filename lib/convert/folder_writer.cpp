@@ -161,6 +161,8 @@ FolderPlan plan_folder(const OpenModel& model, WeightFormat format, FormatOf for
   } else {
     plan.config = {{"format", kFolderFormat}, {"model_type", "samba"}, {"state", state}};
   }
+  ordered_json& own = plan.type ? plan.config["samba"] : plan.config;
+  if (model.state.training && !model.run.is_null()) own["run"] = model.run;
   return plan;
 }
 

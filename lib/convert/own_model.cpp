@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "samba/convert/folder_model.h"
+#include "samba/convert/folder_run.h"
 #include "samba/core/error.h"
 #include "samba/formats/stack_weight.h"
 #include "samba/text/model_text.h"
@@ -50,7 +51,10 @@ OpenModel open_whole(const Path& path, Reading reading) {
                              std::string(dtype_name(array.dtype())), WeightFormat::float32, ConstWeight(array),
                              [&array] { return Weight(array); }});
   }
-  if (stored->form == ModelForm::folder) model.companions = companion_files(path);
+  if (stored->form == ModelForm::folder) {
+    model.companions = companion_files(path);
+    model.run = read_folder_config(path).value("run", nlohmann::json());
+  }
   model.keeper = stored;
   return model;
 }
@@ -103,7 +107,10 @@ std::vector<Path> companions_of_file(const Path& path) {
 
 OpenModel open_own_model(ModelForm form, const Path& path, Reading reading) {
   OpenModel model = form == ModelForm::stack_archive ? open_stack(path, reading) : open_whole(path, reading);
-  if (form != ModelForm::folder) model.companions = companions_of_file(path);
+  if (form != ModelForm::folder) {
+    model.companions = companions_of_file(path);
+    model.run = run_of_checkpoint(path);
+  }
   return model;
 }
 

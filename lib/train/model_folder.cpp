@@ -29,7 +29,7 @@ Json read_description(const Path& path) {
     refuse_value(path.string() + ": there is no key format, so this is no " + kFolderFormat +
                  " folder; folders of other programs are not read");
   }
-  const JsonFields fields(description, path.string(), {"format", "model_type", "state"});
+  const JsonFields fields(description, path.string(), {"format", "model_type", "state", "run"});
   fields.required("format");
   fields.choice("format", "", {kFolderFormat});
   return fields.required("state");

@@ -20,6 +20,17 @@ ModelKind model_kind_of_file(const Path& path) {
   return is_mlp_checkpoint(path) ? ModelKind::mlp : ModelKind::stack;
 }
 
+nlohmann::json config_of_run(nlohmann::json resolved) {
+  if (!resolved.is_object()) return resolved;
+  resolved.erase("format");
+  const auto data = resolved.find("data");
+  if (data == resolved.end() || !data->is_object()) return resolved;
+  for (const char* computed : {"sha256", "bytes", "rows", "start_positions_sha256", "tokens", "tokenizer_sha256"}) {
+    data->erase(computed);
+  }
+  return resolved;
+}
+
 nlohmann::ordered_json resolved_config(const nlohmann::json& config, const Path& folder) {
   if (model_kind_of_config(config) == ModelKind::mlp) return resolved_json(parse_mlp_train_config(config, folder));
   return resolved_json(parse_train_config(config, folder));

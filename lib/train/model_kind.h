@@ -20,6 +20,9 @@ ModelKind model_kind_of_config(const nlohmann::json& config);
 // Of a checkpoint file or a safetensors folder; what cannot be told apart is taken for a stack.
 ModelKind model_kind_of_file(const Path& path);
 
+// The configuration that config.json of a run was made of: without what the run added to it.
+nlohmann::json config_of_run(nlohmann::json resolved);
+
 // The configuration checked and completed, without looking at the data. Relative paths are taken from `folder`.
 nlohmann::ordered_json resolved_config(const nlohmann::json& config, const Path& folder);
 // Opens the data and checks them against the configuration.

@@ -43,15 +43,6 @@ Path tidy(const Path& given) {
   return path;
 }
 
-// The first free name "FOLDER.old-N".
-Path old_name(const Path& folder) {
-  for (int n = 1;; ++n) {
-    Path name = folder;
-    name += ".old-" + std::to_string(n);
-    if (!fs::exists(fs::symlink_status(name))) return name;
-  }
-}
-
 void append(const Path& path, const std::string& text) {
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor < 0) throw_file_error("open", path, errno);
@@ -131,6 +122,14 @@ std::string checkpoint_name(Index step, const std::string& extension) {
   return name + extension;
 }
 
+Path old_folder_name(const Path& folder) {
+  for (int n = 1;; ++n) {
+    Path name = folder;
+    name += ".old-" + std::to_string(n);
+    if (!fs::exists(fs::symlink_status(name))) return name;
+  }
+}
+
 Path find_checkpoint(const Path& path) {
   if (!fs::exists(path)) refuse_value("there is no model " + path.string());
   if (!fs::is_directory(path)) return path;
@@ -181,7 +180,7 @@ std::unique_ptr<RunFolder> RunFolder::create(const Path& folder, bool force) {
                    " already holds a run; continue it with --resume, or move it aside with --force");
     }
     { const RunFolder in_use(clean, true); }  // refuses a run that another process is working on
-    fs::rename(clean, old_name(clean));
+    fs::rename(clean, old_folder_name(clean));
   }
   std::unique_ptr<RunFolder> run(new RunFolder(clean, false));
   // Another process may have made a whole run between the look and the lock.

@@ -108,6 +108,9 @@ class RunFolder {
 // "step-00000020.samba"
 std::string checkpoint_name(Index step, const std::string& extension = ".samba");
 
+// The first free name "FOLDER.old-N".
+Path old_folder_name(const Path& folder);
+
 // The model a user means: a file, a safetensors folder, or the newest checkpoint of a run folder. Error(value) when
 // there is none.
 Path find_checkpoint(const Path& path);

@@ -138,7 +138,7 @@ StoredModel read_stack(const Path& path, Reading reading) {
   return model;
 }
 
-void write_samba(const StoredModel& model, const Registry& registry, const Path& path) {
+std::string write_samba(const StoredModel& model, const Registry& registry, const Path& path) {
   // The views are only read from.
   std::array<FlatArrays, kArchiveArrays> views;
   const auto add = [](FlatArrays& view, const Array& array) {
@@ -150,9 +150,9 @@ void write_samba(const StoredModel& model, const Registry& registry, const Path&
     add(views[kExpAvgSq], model.moments.at("exp_avg_sq." + tensor.name));
   }
   add(views[kBufferInitialized], model.moments.at(kInitializedName));
-  write_samba_archive(path, samba_state_json(model.state), archive_counts(registry),
-                      {reader_from(views[kParameters]), reader_from(views[kExpAvg]), reader_from(views[kExpAvgSq]),
-                       reader_from(views[kBufferInitialized])});
+  return write_samba_archive(path, samba_state_json(model.state), archive_counts(registry),
+                             {reader_from(views[kParameters]), reader_from(views[kExpAvg]),
+                              reader_from(views[kExpAvgSq]), reader_from(views[kBufferInitialized])});
 }
 
 }  // namespace
@@ -197,11 +197,10 @@ std::vector<std::string> moment_names(const StoredModel& model) {
   return names;
 }
 
-void write_model_file(const StoredModel& model, const Path& path, TensorCodec codec) {
+std::string write_model_file(const StoredModel& model, const Path& path, TensorCodec codec) {
   const Registry registry(model.state.config);
   if (file_form(model) == ModelForm::samba_archive && codec == TensorCodec::none) {
-    write_samba(model, registry, path);
-    return;
+    return write_samba(model, registry, path);
   }
   std::vector<StackTensorSource> parameters, moments;
   for (const ParameterTensor& tensor : registry.tensors()) {
@@ -210,7 +209,7 @@ void write_model_file(const StoredModel& model, const Path& path, TensorCodec co
   for (const std::string& name : moment_names(model)) {
     moments.push_back(stack_tensor_source(name, model.moments.at(name)));
   }
-  write_stack_archive(path, stack_state_json(model.state, model.format()), parameters, moments, codec);
+  return write_stack_archive(path, stack_state_json(model.state, model.format()), parameters, moments, codec);
 }
 
 }  // namespace samba

@@ -57,8 +57,8 @@ StoredModel read_model(const Path& path, Reading reading);
 // The form in which `model` goes into a file: the Samba archive where that can hold it, else samba.stack.v1.
 ModelForm file_form(const StoredModel& model);
 
-// Writes the file, atomic and durable, in file_form. A codec other than none needs samba.stack.v1.
-void write_model_file(const StoredModel& model, const Path& path, TensorCodec codec = TensorCodec::none);
+// Writes the file, atomic and durable, in file_form; returns its SHA-256. A codec other than none needs samba.stack.v1.
+std::string write_model_file(const StoredModel& model, const Path& path, TensorCodec codec = TensorCodec::none);
 
 // The names of all moments of the model in the order of a file.
 std::vector<std::string> moment_names(const StoredModel& model);

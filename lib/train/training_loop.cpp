@@ -9,6 +9,7 @@
 #include "samba/formats/gguf_metadata.h"
 #include "samba/generate/decode_session.h"
 #include "samba/text/tokenizer.h"
+#include "samba/train/model_folder.h"
 
 namespace samba {
 
@@ -90,7 +91,8 @@ WindowBatch TrainingRun::batch_at(std::span<const std::uint64_t> starts) const {
 }
 
 nlohmann::ordered_json TrainingRun::resolved() const {
-  nlohmann::ordered_json json = resolved_json(config_);
+  nlohmann::ordered_json json = {{"format", kFolderFormat}};
+  json.update(resolved_json(config_));
   json["data"]["bytes"] = training_bytes_;
   json["data"]["sha256"] = sha256_;
   if (encoded_) {

@@ -58,9 +58,7 @@ class Replay {
 
   ReplayReport take() {
     const json config = parse_json(read_file(run_ / "config.json"), (run_ / "config.json").string());
-    json as_given = config;
-    for (const char* computed : {"bytes", "sha256", "start_positions_sha256", "rows"}) as_given["data"].erase(computed);
-    const auto training = make_training(as_given, run_);
+    const auto training = make_training(config_of_run(config), run_);
     const std::string field = samba::first_difference(training->resolved(), config);
     if (!field.empty()) refuse_value("--replay: " + field + " is not that of the run: its data changed since");
     begin(*training);
@@ -81,7 +79,7 @@ class Replay {
     const Path archive = checkpoint_of(run_, step);
     report_.from = archive.string();
     training.resume(executor_, archive);
-    if (record_.contains(step)) training.set_card(record_.at(step).value("card", ""));
+    training.set_card(record_.contains(step) ? record_.at(step).value("card", "") : RunFolder::card_beside(archive));
   }
 
   void step(Training& training) {
