@@ -2,7 +2,7 @@
 
 #include <sentencepiece_processor.h>
 
-#include <limits>
+#include <exception>
 
 #include "samba/core/error.h"
 #include "samba/text/added_tokens.h"
@@ -18,8 +18,7 @@ constexpr std::size_t kMostPieces = std::size_t{1} << 24;
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(const std::string& content, const std::string& source) {
-    const auto status = processor_.LoadFromSerializedProto(content);
-    if (!status.ok()) refuse_corrupt("format", source + ": no SentencePiece model: " + status.ToString());
+    load(content, source);
     const int size = processor_.GetPieceSize();
     if (size <= 0 || static_cast<std::size_t>(size) > kMostPieces) {
       refuse_value(source + ": " + std::to_string(size) + " pieces; accepted: 1 to " + std::to_string(kMostPieces));
@@ -91,6 +90,18 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
  private:
+  // The library reports most faults as a status, and throws where a piece is empty.
+  void load(const std::string& content, const std::string& source) {
+    std::string fault;
+    try {
+      const auto status = processor_.LoadFromSerializedProto(content);
+      if (!status.ok()) fault = status.ToString();
+    } catch (const std::exception& error) {
+      fault = error.what();
+    }
+    if (!fault.empty()) refuse_corrupt("format", source + ": no SentencePiece model: " + fault);
+  }
+
   bool has(std::int32_t id) const { return id >= 0 && id < processor_.GetPieceSize(); }
 
   // True when a first piece that begins with a space loses it; sets removes_spaces_ when the next one does too.

@@ -1,0 +1,313 @@
+#include "fuzz/seeds.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "fuzz/fixtures.h"
+#include "recorded_tokenizers.h"
+#include "samba/blocks/module.h"
+#include "samba/convert/convert.h"
+#include "samba/core/json_fields.h"
+#include "samba/generate/state_file.h"
+#include "samba/numerics/generator.h"
+#include "samba/train/checkpoint.h"
+#include "samba/train/mlp_checkpoint.h"
+#include "samba/train/trainer.h"
+#include "temporary_folder.h"
+
+namespace samba::fuzz {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using Seeds = std::map<std::string, std::vector<std::string>>;
+
+const Path kSource = SAMBA_SOURCE_DIR;
+
+// The files below a folder of the repository whose names fit, those of at most `most_bytes` bytes.
+std::vector<std::string> files_of(const std::string& folder, const std::string& ending, std::uint64_t most_bytes) {
+  std::vector<Path> paths;
+  for (const auto& entry : fs::recursive_directory_iterator(kSource / folder)) {
+    if (entry.is_regular_file() && entry.path().string().ends_with(ending) && entry.file_size() <= most_bytes) {
+      paths.push_back(entry.path());
+    }
+  }
+  std::sort(paths.begin(), paths.end());
+  std::vector<std::string> files;
+  for (const Path& path : paths) files.push_back(read_file(path));
+  return files;
+}
+
+void add(std::vector<std::string>& to, std::vector<std::string> more, const std::string& before = "") {
+  for (std::string& one : more) to.push_back(before + one);
+}
+
+Array ids_of(Index rows, Index length, Index vocab) {
+  Array ids(DType::int32, {rows, length});
+  auto values = ids.values<std::int32_t>();
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<std::int32_t>(static_cast<Index>(3 * i) % vocab);
+  return ids;
+}
+
+StackConfig stack_of(const char* json) { return stack_config_from_json(parse_json(json, "seed")); }
+
+// A checkpoint after one step; what else it becomes.
+void add_models(Seeds& seeds, const Path& folder) {
+  OptimizerSettings settings;
+  settings.max_norm = 0.5;
+  ScheduleFields schedule;
+  schedule.kind = "cosine";
+  schedule.peak_lr = 0.01;
+  schedule.warmup_steps = 1;
+  schedule.total_steps = 9;
+  const auto trained = [&](const StackConfig& config) {
+    const Path path = folder / "model.samba";
+    auto trainer = SambaTrainer::create(reference_executor(), config, 3, settings, Schedule(schedule));
+    trainer->train_step(ids_of(1, 3, config.vocab), ids_of(1, 3, config.vocab));
+    save_checkpoint(*trainer, path);
+    return path;
+  };
+  const auto converted = [&](const Path& from, const std::string& name, const ConvertOptions& options) {
+    fs::remove_all(folder / name);
+    convert_model(find_model(from), folder / name, options);
+    return folder / name;
+  };
+  const Path general = trained(stack_of(
+      R"({"vocab": 5, "d_model": 4, "tie_embeddings": false,
+          "layers": [{"kind": "transformer", "n_heads": 2, "n_kv_heads": 1, "intermediate": 3}]})"));
+  seeds["stack_archive"].push_back(read_file(general));
+  ConvertOptions options;
+  options.format = WeightFormat::int8;
+  seeds["stack_archive"].push_back(read_file(converted(general, "int8.samba", options)));
+  options.format = WeightFormat::bfloat16;
+  options.codec = TensorCodec::zstd;
+  seeds["stack_archive"].push_back(read_file(converted(general, "bfloat16.samba", options)));
+
+  ConvertOptions gguf;
+  gguf.target = ConvertTarget::gguf;
+  seeds["gguf"].push_back(read_file(converted(
+      trained(stack_of(R"({"vocab": 5, "d_model": 8, "norm_eps": 1e-6, "layers": [{"kind": "transformer", "n_heads": 2,
+                                                                   "intermediate": 6}]})")),
+      "model.gguf", gguf)));
+}
+
+void add_blocks(Seeds& seeds, const Path& folder) {
+  for (const auto& [kind, options] : {std::pair{"transformer", R"({"n_heads": 2})"}, std::pair{"mamba3", "{}"}}) {
+    const Index width = kind == std::string("mamba3") ? 32 : 4;
+    StackConfig config =
+        stack_config_from_json({{"vocab", 3}, {"d_model", width}, {"layers", {[&] {
+                                                                     Json layer = Json::parse(options);
+                                                                     layer["kind"] = kind;
+                                                                     if (kind == std::string("transformer"))
+                                                                       layer["intermediate"] = 3;
+                                                                     return layer;
+                                                                   }()}}});
+    Generator generator(5);
+    const SambaStack stack(reference_executor(), config, generator, SambaStack::Use::inference);
+    WeightMap weights;
+    for (const auto& [name, weight] : stack.stored_weights()) {
+      if (name.starts_with("layers.0.")) weights.emplace(name.substr(9), weight);
+    }
+    const BlockModule block(reference_executor(), kind, Json::parse(options),
+                            ConstWeightMap(weights.begin(), weights.end()), BlockModule::Use::inference);
+    block.save(folder / "block");
+    seeds["block_file"].push_back(read_file(folder / "block"));
+  }
+}
+
+void add_states(Seeds& seeds, const Path& folder) {
+  SambaStack& stack = tiny_stack();
+  Sequence sequence;
+  sequence.tokens = {1, 2, 3, 4, 0};
+  reserve(stack, sequence, 8);
+  read_tokens(stack, sequence);
+  for (const std::int32_t more : {-1, 2}) {  // all tokens read, and one that is not
+    if (more >= 0) sequence.tokens.push_back(more);
+    save_sequence(stack, sequence, folder / "state");
+    seeds["state_file"].push_back(read_file(folder / "state"));
+  }
+  MlpState state;
+  state.weights = draw_mlp_values(3);
+  state.exp_avg = draw_mlp_values(4);
+  for (const float value : draw_mlp_values(5)) state.exp_avg_sq.push_back(value * value);
+  state.step = 12;
+  state.settings = rounded_mlp_settings({});
+  state.data_schedule = parse_data_schedule(R"({"z":[1,1.0,-0.0,1e-05],"s":"\ud800\n"})");
+  seeds["mlp_checkpoint"].push_back(mlp_checkpoint_bytes(state));
+}
+
+// A recorded tokenizer with its first tokens alone.
+std::string small_tokenizer(const std::string& form) {
+  constexpr std::int64_t kTokens = 300;
+  Json json = Json::parse(recorded_file(form + ".tokenizer.json"));
+  Json& model = json["model"];
+  const bool listed = model["vocab"].is_array();
+  Json vocab = listed ? Json::array() : Json::object();
+  for (const auto& [key, value] : model["vocab"].items()) {
+    if (listed && vocab.size() < kTokens) vocab.push_back(value);
+    if (!listed && value.get<std::int64_t>() < kTokens) vocab[key] = value;
+  }
+  if (model.contains("merges")) {
+    Json merges = Json::array();
+    for (const Json& merge : model["merges"]) {
+      std::string left, right;
+      if (merge.is_array()) {
+        left = merge[0];
+        right = merge[1];
+      } else {
+        const auto text = merge.get<std::string>();
+        left = text.substr(0, text.find(' '));
+        right = text.substr(left.size() + 1);
+      }
+      if (vocab.contains(left) && vocab.contains(right) && vocab.contains(left + right)) merges.push_back(merge);
+    }
+    model["merges"] = merges;
+  }
+  model["vocab"] = vocab;
+  std::int64_t next = kTokens;
+  std::map<std::string, std::int64_t> ids;
+  Json added = Json::array();
+  for (Json token : json.value("added_tokens", Json::array())) {
+    if (added.size() == 6) break;
+    const auto content = token["content"].get<std::string>();
+    token["id"] = vocab.is_object() && vocab.contains(content) ? vocab[content].get<std::int64_t>() : next++;
+    added.push_back(token);
+  }
+  json["added_tokens"] = added;
+  if (json["post_processor"].is_object() && json["post_processor"].contains("special_tokens")) {
+    Json& specials = json["post_processor"]["special_tokens"];
+    for (const Json& one : added) {
+      const auto content = one["content"].get<std::string>();
+      if (specials.contains(content)) specials[content]["ids"] = {one["id"]};
+    }
+  }
+  return json.dump();
+}
+
+// Appends one field of protobuf, and moves behind it; false at the end or at what is none.
+bool take_field(const std::string& file, std::size_t& at, std::uint64_t& number, std::string& raw) {
+  const std::size_t begin = at;
+  const auto varint = [&] {
+    std::uint64_t value = 0;
+    for (int shift = 0; at < file.size() && shift < 64; shift += 7) {
+      const auto byte = static_cast<unsigned char>(file[at++]);
+      value |= static_cast<std::uint64_t>(byte & 0x7FU) << shift;
+      if ((byte & 0x80U) == 0) break;
+    }
+    return value;
+  };
+  if (at >= file.size()) return false;
+  const std::uint64_t key = varint();
+  number = key >> 3;
+  if ((key & 7U) == 2) at += varint();
+  if ((key & 7U) == 0) varint();
+  if ((key & 7U) == 5) at += 4;
+  if ((key & 7U) == 1) at += 8;
+  if (at > file.size()) return false;
+  raw = file.substr(begin, at - begin);
+  return true;
+}
+
+// A recorded tokenizer.model with its first pieces alone, without the large table of a normalizer.
+std::string small_sentencepiece(const std::string& form) {
+  const std::string file = recorded_file(form + ".tokenizer.model");
+  std::string small, raw;
+  std::uint64_t number = 0;
+  int pieces = 0;
+  for (std::size_t at = 0; take_field(file, at, number, raw);) {
+    if ((number == 1 && ++pieces > 300) || raw.size() > 20000) continue;
+    small += raw;
+  }
+  return small;
+}
+
+void add_texts(Seeds& seeds) {
+  for (const std::string& form : recorded_forms()) {
+    if (form.starts_with("sentencepiece")) {
+      seeds["tokenizer_model"].push_back(small_sentencepiece(form));
+    } else {
+      seeds["tokenizer_json"].push_back(small_tokenizer(form));
+    }
+  }
+  for (const Json& chat : Json::parse(read_file(kSource / "test/chat_templates.json"))) {
+    std::string source = chat["source"];
+    auto& sources = seeds["chat_template"];
+    if (std::find(sources.begin(), sources.end(), source) == sources.end()) sources.push_back(std::move(source));
+  }
+}
+
+void add_text_files(Seeds& seeds) {
+  add(seeds["train_config"], files_of("configs", ".json", 4000));
+  add(seeds["foreign_config"], files_of("test/huggingface/folders", "config.json", 4000));
+  add(seeds["json"], files_of("configs", ".json", 1200));
+  add(seeds["json"], files_of("test/golden/columns", ".json", 2000));
+  seeds["json"].push_back(R"({"a":[1,-0.0,1e-05,123456789012345678901234567890,"\ud83d\ude00\u000a"],"":null})");
+  seeds["csv"] = {"a,b,c,d,e,f,g,h,class\n1,2,3,4,5,6,7,8,0\r\n\n 1e-3 ,-2.5,+0,4,5,6,7,8,2\n",
+                  "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8\n", "0 99\n12 13\n5 5\n"};
+  seeds["metrics"] = {
+      R"({"step":1,"loss":5.5,"loss_bits":"0x40b00000","lr":0.001,"lr_bits":"0x3a83126f","total_norm":null,"tokens":64})"
+      "\n"
+      R"({"step":1,"eval_loss":5.25,"bits_per_byte":7.5})"
+      "\n"
+      R"({"step":2,"loss":5.0,"loss_bits":"0x40a00000","lr":0.001,"parameters_sha256":"00","card":"00"})"
+      "\n"};
+  add(seeds["case_file"], files_of("test/golden/core", ".safetensors", 1200), std::string(1, '\0'));
+  add(seeds["case_file"], files_of("test/golden/samba", ".safetensors", 1500), std::string(1, '\0'));
+  add(seeds["case_file"], files_of("test/golden/columns", ".json", 20000), std::string(1, '\1'));
+  add(seeds["case_file"], files_of("test/golden/hashes", ".json", 20000), std::string(1, '\1'));
+  seeds["record"] = {
+      R"({"schema":"samba.record/1","weights":"00","profile":"samba.fp32.v1","prompts":[{"ids":[1,2],"tokens":[3],)"
+      R"("results":[{"name":"embedding","sha256":"00","shape":[2,4],"values":[0.5,1.0]}]}]})"};
+}
+
+void add_foreign_files(Seeds& seeds) {
+  add(seeds["safetensors"], files_of("test/golden/core", ".safetensors", 1000));
+  const Path folders = kSource / "test/huggingface/folders";
+  for (const char* form : {"mamba_ssm_1_bin", "mamba_ssm_3_bin"}) {
+    seeds["torch"].push_back(read_file(folders / form / "pytorch_model.bin"));
+  }
+  std::vector<std::string>& folder = seeds["folder"];
+  folder.push_back('\0' + read_file(folders / "llama/config.json"));
+  folder.push_back('\1' + read_file(folders / "llama/model.safetensors"));
+  folder.push_back('\1' + read_file(folders / "llama_float16/model.safetensors"));
+  folder.push_back('\2' + std::string(R"({"eos_token": {"content": "</s>"}, "bos_token": "<s>", "add_bos_token": true,
+                                          "chat_template": [{"name": "default", "template": "[INST] <<SYS>>"}]})"));
+  folder.push_back('\3' + read_file(folders / "llama/generation_config.json"));
+  folder.push_back('\4' + std::string(R"({"weight_map": {"model.norm.weight": "model.safetensors"}})"));
+  folder.push_back('\5' + small_tokenizer("llama2"));
+  folder.push_back('\6' + std::string("<|im_start|>system\\nBe kind<|im_end|>"));
+  folder.push_back('\7' + read_file(kSource / "test/golden/core/linear_1x1x1.safetensors"));
+}
+
+}  // namespace
+
+std::map<std::string, std::vector<std::string>> make_seeds() {
+  Seeds seeds;
+  const TemporaryFolder folder;
+  for (std::string& file : files_of("test/golden/samba/corrupt", ".ckpt", 8000)) {
+    const bool archive = file.starts_with("MOJOLEARN-SAMBA");
+    seeds[archive ? "samba_archive" : "legacy_json"].push_back(std::move(file));
+  }
+  add_models(seeds, folder.path());
+  add_blocks(seeds, folder.path());
+  add_states(seeds, folder.path());
+  add_texts(seeds);
+  add_text_files(seeds);
+  add_foreign_files(seeds);
+  return seeds;
+}
+
+void write_seeds(const Path& folder) {
+  for (const auto& [reader, seeds] : make_seeds()) {
+    fs::create_directories(folder / reader);
+    for (std::size_t i = 0; i < seeds.size(); ++i) {
+      write_file_atomically(folder / reader / (std::to_string(i)), seeds[i]);
+    }
+  }
+}
+
+}  // namespace samba::fuzz
