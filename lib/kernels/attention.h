@@ -19,14 +19,14 @@ struct AttentionShape {
   Index first_position = 0;  // absolute position of query 0
   std::optional<float> softcap;
 
-  Index first_key() const {  // key_lo: absolute position of the span's first key
+  constexpr Index first_key() const {  // key_lo: absolute position of the span's first key
     if (window == 0 || first_position - window + 1 <= 0) return 0;
     return first_position - window + 1;
   }
-  Index keys() const { return first_position + queries - first_key(); }  // S, the length of the span
+  constexpr Index keys() const { return first_position + queries - first_key(); }  // S, the length of the span
 
   // The visible keys of the query at absolute position p are [first_visible(p), p].
-  Index first_visible(Index p) const { return window == 0 || p < window ? 0 : p - window + 1; }
+  constexpr Index first_visible(Index p) const { return window == 0 || p < window ? 0 : p - window + 1; }
 };
 
 // Where the keys and values of the span lie. The row of the key at absolute position p, KV head g, batch row b is
@@ -42,8 +42,8 @@ struct KeyValueView {
   const std::int16_t* key_codes = nullptr;  // null: fp32_v1
   const std::int32_t* key_exponents = nullptr;
 
-  Index slot(Index p) const { return ring > 0 ? p % ring : p - origin; }
-  Index row(Index batch_row, Index kv_head, Index p) const {  // offset of a key's (and value's) first float
+  constexpr Index slot(Index p) const { return ring > 0 ? p % ring : p - origin; }
+  constexpr Index row(Index batch_row, Index kv_head, Index p) const {  // offset of a key's (and value's) first float
     return batch_row * batch_stride + kv_head * head_stride + slot(p) * slot_stride;
   }
 };

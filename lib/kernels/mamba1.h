@@ -24,11 +24,11 @@ struct Mamba1Call {
   Index tokens = 0;  // L >= 1
   Index d_model = 0;
 
-  Index rows() const { return batch * tokens; }                // M
-  Index channels() const { return mamba1::d_inner(d_model); }  // di
-  Index dt_rank() const { return mamba1::dt_rank(d_model); }   // r; B and C follow in a row of x_proj
-  Index x_width() const { return mamba1::x_proj_width(d_model); }
-  Index segments() const { return (tokens + mamba1::kSegment - 1) / mamba1::kSegment; }  // a batch row
+  constexpr Index rows() const { return batch * tokens; }                // M
+  constexpr Index channels() const { return mamba1::d_inner(d_model); }  // di
+  constexpr Index dt_rank() const { return mamba1::dt_rank(d_model); }   // r; B and C follow in a row of x_proj
+  constexpr Index x_width() const { return mamba1::x_proj_width(d_model); }
+  constexpr Index segments() const { return (tokens + mamba1::kSegment - 1) / mamba1::kSegment; }  // a batch row
 
   const float* a = nullptr;        // [di, 16], by decay_rates
   const float* dt_bias = nullptr;  // [di]

@@ -35,21 +35,21 @@ struct Mamba2Call {
   Index d_model = 0;
   Index buffered = 0;  // q0: rows of the state's buffers in use; 0 without a state
 
-  Index heads() const { return mamba2::heads(d_model); }
-  Index inner() const { return mamba2::d_inner(d_model); }
-  Index channels() const { return mamba2::conv_channels(d_model); }
-  Index width() const { return mamba2::projection_width(d_model); }
-  Index rows() const { return batch * tokens; }                                            // M
-  Index working_rows() const { return buffered + tokens; }                                 // T, a batch row
-  Index chunks() const { return (working_rows() + mamba2::kChunk - 1) / mamba2::kChunk; }  // C
+  constexpr Index heads() const { return mamba2::heads(d_model); }
+  constexpr Index inner() const { return mamba2::d_inner(d_model); }
+  constexpr Index channels() const { return mamba2::conv_channels(d_model); }
+  constexpr Index width() const { return mamba2::projection_width(d_model); }
+  constexpr Index rows() const { return batch * tokens; }                                            // M
+  constexpr Index working_rows() const { return buffered + tokens; }                                 // T, a batch row
+  constexpr Index chunks() const { return (working_rows() + mamba2::kChunk - 1) / mamba2::kChunk; }  // C
   // Rows of chunk c that hold working rows, and the first of them that is new.
-  Index real_rows(Index c) const { return std::min(mamba2::kChunk, working_rows() - c * mamba2::kChunk); }
-  Index first_new(Index c) const { return c == 0 ? buffered : 0; }
+  constexpr Index real_rows(Index c) const { return std::min(mamba2::kChunk, working_rows() - c * mamba2::kChunk); }
+  constexpr Index first_new(Index c) const { return c == 0 ? buffered : 0; }
   // Units of one chunk: (batch, H, C) and (batch, C, H).
-  Index head_chunk(Index b, Index head, Index c) const { return (b * heads() + head) * chunks() + c; }
-  Index chunk_head(Index b, Index c, Index head) const { return (b * chunks() + c) * heads() + head; }
+  constexpr Index head_chunk(Index b, Index head, Index c) const { return (b * heads() + head) * chunks() + c; }
+  constexpr Index chunk_head(Index b, Index c, Index head) const { return (b * chunks() + c) * heads() + head; }
   // The new token of row i of chunk c.
-  Index token(Index b, Index c, Index i) const { return b * tokens + c * mamba2::kChunk + i - buffered; }
+  constexpr Index token(Index b, Index c, Index i) const { return b * tokens + c * mamba2::kChunk + i - buffered; }
 
   const float* a = nullptr;        // [H], -exp(A_log)
   const float* dt_bias = nullptr;  // [H]

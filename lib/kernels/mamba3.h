@@ -50,10 +50,10 @@ struct Mamba3Call {
   Index d_model = 0;
   Index buffered = 0;  // q0: rows of `buffer` in use; 0 without a state
 
-  Index heads() const { return mamba3::heads(d_model); }
-  Index new_rows() const { return batch * tokens; }                                        // M
-  Index working_rows() const { return buffered + tokens; }                                 // T, a batch row
-  Index chunks() const { return (working_rows() + mamba3::kChunk - 1) / mamba3::kChunk; }  // C
+  constexpr Index heads() const { return mamba3::heads(d_model); }
+  constexpr Index new_rows() const { return batch * tokens; }                                        // M
+  constexpr Index working_rows() const { return buffered + tokens; }                                 // T, a batch row
+  constexpr Index chunks() const { return (working_rows() + mamba3::kChunk - 1) / mamba3::kChunk; }  // C
 
   // Weights.
   const float* dt_bias = nullptr;        // [H]

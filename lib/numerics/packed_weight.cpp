@@ -232,6 +232,10 @@ const PackedWeight& Weight::packed() const {
   return *packed_;
 }
 
+ConstWeightMap::ConstWeightMap(const ConstArrayMap& arrays) : map(arrays.begin(), arrays.end()) {}
+ConstWeightMap::ConstWeightMap(const ArrayMap& arrays) : map(arrays.begin(), arrays.end()) {}
+ConstWeightMap::ConstWeightMap(const WeightMap& weights) : map(weights.begin(), weights.end()) {}
+
 WeightFormat weight_format(const ConstWeightMap& weights) {
   const auto refuse_mixture = [](const std::string& first, WeightFormat found, const std::string& name,
                                  WeightFormat other) {

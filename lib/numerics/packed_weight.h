@@ -145,11 +145,9 @@ class ConstWeightMap : public std::map<std::string, ConstWeight> {
  public:
   using std::map<std::string, ConstWeight>::map;
   ConstWeightMap() = default;
-  ConstWeightMap(const ConstArrayMap& arrays)
-      : map(arrays.begin(), arrays.end()) {}                                     // NOLINT(google-explicit-constructor)
-  ConstWeightMap(const ArrayMap& arrays) : map(arrays.begin(), arrays.end()) {}  // NOLINT(google-explicit-constructor)
-  ConstWeightMap(const WeightMap& weights)
-      : map(weights.begin(), weights.end()) {}  // NOLINT(google-explicit-constructor)
+  ConstWeightMap(const ConstArrayMap& arrays);  // NOLINT(google-explicit-constructor)
+  ConstWeightMap(const ArrayMap& arrays);       // NOLINT(google-explicit-constructor)
+  ConstWeightMap(const WeightMap& weights);     // NOLINT(google-explicit-constructor)
 };
 
 // The one packed format of a set, float32 when nothing is packed. Error(value) "weights mix formats" for two; rows of
