@@ -10,6 +10,7 @@
 #endif
 
 #include "samba/core/error.h"
+#include "samba/core/resident.h"
 
 namespace samba {
 
@@ -17,6 +18,8 @@ namespace {
 
 constexpr std::align_val_t kAlignment{64};
 constexpr std::size_t kLarge = std::size_t{4} << 20;
+// From here on it is looked whether there is memory: a system may give addresses without it, and end the process later.
+constexpr std::size_t kChecked = std::size_t{64} << 20;
 
 // Asks for pages of 2 MiB: a product that streams a large weight walks through fewer of them. What lies inside the
 // allocation alone is advised, so that no more memory becomes resident than is used.
@@ -33,9 +36,11 @@ void advise_large_pages([[maybe_unused]] void* pointer, [[maybe_unused]] std::si
 }  // namespace
 
 void* HostMemory::allocate(std::size_t bytes) {
+  if (bytes >= kChecked) require_memory(bytes, "an array");
   void* pointer = ::operator new(bytes, kAlignment, std::nothrow);
   if (pointer == nullptr) {
-    throw Error(ErrorKind::resource, "out of memory: " + std::to_string(bytes) + " bytes were asked for");
+    throw Error(ErrorKind::resource, "out of memory: " + std::to_string(bytes) + " bytes were asked for, " +
+                                         mebibytes(available_memory()) + " are available");
   }
   if (bytes >= kLarge) advise_large_pages(pointer, bytes);
   return pointer;

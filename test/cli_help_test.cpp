@@ -28,7 +28,7 @@ const std::map<std::string, Names> kCommands{
      {"--list", "--quick", "--cases", "--only", "--all", "--tutorial-steps", "--model", "--replay", "--steps",
       "--compare", "--record", "--against", "--prompt", "--tokens", "--decode"}},
     {"convert", {"--to", "--dtype", "--codec", "--model-type", "--dry-run"}},
-    {"inspect", {"--memory"}},
+    {"inspect", {"--memory", "--batch", "--length"}},
     {"tokenize", {"--model", "--tokenizer", "--file", "--add-special-tokens", "--plain"}},
     {"train-tokenizer", {"--out", "--vocab-size", "--min-frequency", "--special", "--form", "--force"}},
     {"bench", {"--shapes", "--quick", "--repeat", "--paced", "--list", "--out"}},

@@ -330,11 +330,18 @@ TEST_CASE("inspect shows config, tensors, step and memory") {
   const CommandResult text = samba_command({"inspect", trained().file("run"), "--memory"});
   CHECK(text.code == 0);
   CHECK_THAT(text.out, Contains("step: 20") && Contains("embed.weight") && Contains("(256, 32)") &&
-                           Contains("decode state of one row"));
+                           Contains("memory: ") && Contains("workspace"));
   const json document = json::parse(samba_command({"inspect", trained().file("run"), "--memory", "--json"}).out);
   CHECK(document["config"]["d_model"] == 32);
   CHECK(document["tensors"][0]["name"] == "embed.weight");
-  CHECK(document["parameters"].get<std::int64_t>() * 4 == document["memory"]["parameters_bytes"].get<std::int64_t>());
+  const json& training = document["memory"]["training"];
+  CHECK(document["parameters"].get<std::int64_t>() * 4 == training["gradients"].get<std::int64_t>());
+  CHECK(training["batch"] == 8);
+  const json other = json::parse(
+      samba_command({"inspect", trained().file("run"), "--memory", "--json", "--batch", "2", "--length", "32"}).out);
+  CHECK(other["memory"]["inference"]["batch"] == 2);
+  CHECK(other["memory"]["inference"]["positions"] == 32);
+  CHECK(other["memory"]["training"]["workspace"] < training["workspace"]);
   CHECK(document["tokenizer"] == "bytes");
 }
 

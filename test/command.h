@@ -28,6 +28,7 @@ struct CommandResult {
   int code = 0;  // exit code, or 128 + signal
   std::string out;
   std::string err;
+  std::uint64_t peak_resident = 0;  // bytes; never less than what this process held when it started the command
 };
 
 // A started `samba ARGUMENTS...`.
@@ -88,7 +89,9 @@ class Command {
     }
     errors.join();
     int status = 0;
-    ::waitpid(process_, &status, 0);
+    rusage usage{};
+    ::wait4(process_, &status, 0, &usage);
+    result_.peak_resident = static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
     if (out_[0] >= 0) ::close(out_[0]);
     ::close(err_[0]);
     result_.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

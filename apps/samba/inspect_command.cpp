@@ -5,13 +5,15 @@
 #include <map>
 
 #include "commands.h"
+#include "memory_report.h"
 #include "mlp_commands.h"
 #include "model_input.h"
 #include "output.h"
 #include "samba/convert/model_source.h"
 #include "samba/core/error.h"
+#include "samba/core/files.h"
+#include "samba/core/json_fields.h"
 #include "samba/core/sha256.h"
-#include "samba/generate/decode_session.h"
 #include "samba/text/model_text.h"
 #include "samba/train/checkpoint.h"
 #include "samba/train/model_kind.h"
@@ -20,32 +22,11 @@ namespace samba::apps {
 
 namespace {
 
-constexpr Index kStatePositions = 1024;  // the decode state is counted for this many
-
 struct InspectFlags {
   std::string path;
   bool memory = false;
+  MemoryFlags sizes;  // of the calls whose memory is counted
 };
-
-nlohmann::ordered_json memory_json(const StoredModel& model, Executor& executor) {
-  SambaStack stack(executor, model.state.config, SambaStack::Use::inference);
-  std::uint64_t stored = 0;
-  for (const StackTensor& tensor : model.tensors) stored += tensor.raw_bytes;
-  const Index positions = std::min(kStatePositions, position_limit(stack.config()));
-  const auto state = stack.allocate_state(1, positions);
-  std::uint64_t state_bytes = 0;
-  for (std::size_t layer = 0; layer < state->layers(); ++layer) {
-    for (const auto& [name, piece] : state->layer(layer).pieces()) state_bytes += piece.byte_size();
-  }
-  nlohmann::ordered_json memory{{"parameters_bytes", stored}};
-  if (model.format() == WeightFormat::float32 && !inference_only_reason(model.state.config)) {
-    memory["moments_bytes"] = 2 * stored;
-    memory["gradient_bytes"] = stored;
-  }
-  memory["decode_state_bytes_per_row"] = state_bytes;
-  memory["decode_state_positions"] = positions;
-  return memory;
-}
 
 // Of the float32 values, packed weights expanded, in registry order.
 std::string parameters_sha256(const StoredModel& model) {
@@ -57,10 +38,33 @@ std::string parameters_sha256(const StoredModel& model) {
   return hash.finish_hex();
 }
 
-std::string bytes_text(std::uint64_t bytes) {
-  char text[48];
-  std::snprintf(text, sizeof text, "%.2f MiB", static_cast<double>(bytes) / (1024.0 * 1024.0));
-  return text;
+// The optimizer that a stack is trained with, or would be.
+OptimizerSettings settings_of(const ModelState& state) {
+  return state.training ? state.training->optimizer : OptimizerSettings{};
+}
+
+// A training configuration, or the model of one, before there is a checkpoint.
+bool is_configuration(const Path& path) {
+  constexpr std::uintmax_t kMostBytes = 1 << 20;
+  if (path.extension() != ".json" || !std::filesystem::is_regular_file(path)) return false;
+  if (std::filesystem::file_size(path) > kMostBytes) return false;
+  const nlohmann::json json = nlohmann::json::parse(read_file(path), nullptr, false);
+  return json.is_object() && (json.contains("model") || json.contains("layers"));
+}
+
+nlohmann::ordered_json describe_configuration(const InspectFlags& flags, const CommonOptions& common) {
+  const std::unique_ptr<Executor> executor = make_executor(common);
+  nlohmann::json json = parse_json(read_file(flags.path), flags.path);
+  const bool whole = json.is_object() && json.contains("model");
+  const StackConfig config = stack_config_from_json(whole ? json["model"] : json, whole ? "/model" : "");
+  nlohmann::ordered_json result;
+  result["file"] = flags.path;
+  result["format"] = "configuration";
+  result["parameters"] = Registry(config).total();
+  result["profile"] = profile_name(config);
+  result["config"] = config_to_json(config);
+  result["memory"] = memory_json(*executor, config, WeightFormat::float32, {}, flags.sizes);
+  return result;
 }
 
 nlohmann::ordered_json tensor_json(const StackTensor& tensor) {
@@ -113,8 +117,17 @@ nlohmann::ordered_json describe(const InspectFlags& flags, const CommonOptions& 
     result["tensors"].back()["dtype"] = open.tensors[i].dtype;
     result["tensors"].back()["stored_bytes"] = open.tensors[i].stored_bytes;
   }
-  if (flags.memory) result["memory"] = memory_json(model, *executor);
+  if (flags.memory) {
+    result["memory"] =
+        memory_json(*executor, model.state.config, model.format(), settings_of(model.state), flags.sizes);
+  }
   return result;
+}
+
+std::string configuration_text(const nlohmann::ordered_json& result) {
+  return "file: " + result["file"].get<std::string>() +
+         "\nformat: configuration\nparameters: " + result["parameters"].dump() +
+         "\nprofile: " + result["profile"].get<std::string>() + "\n" + memory_table(result["memory"]);
 }
 
 std::string as_text(const nlohmann::ordered_json& result) {
@@ -140,19 +153,7 @@ std::string as_text(const nlohmann::ordered_json& result) {
                   tensor["sha256"].get<std::string>().substr(0, 16).c_str());
     text += line;
   }
-  if (result.contains("memory")) {
-    const auto& memory = result["memory"];
-    text += "memory:\n  parameters " + bytes_text(memory["parameters_bytes"]);
-    if (memory.contains("moments_bytes")) {
-      text += "; training adds moments " + bytes_text(memory["moments_bytes"]) + ", a gradient " +
-              bytes_text(memory["gradient_bytes"]) + " and the activations";
-    }
-    text += "\n";
-    if (memory.contains("decode_state_positions")) {
-      text += "  decode state of one row with " + memory["decode_state_positions"].dump() +
-              " positions: " + bytes_text(memory["decode_state_bytes_per_row"]) + "\n";
-    }
-  }
+  if (result.contains("memory")) text += memory_table(result["memory"]);
   return text;
 }
 
@@ -161,9 +162,20 @@ std::string as_text(const nlohmann::ordered_json& result) {
 void add_inspect_command(CLI::App& app, CommandLine& line) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* command = app.add_subcommand("inspect", "show what a checkpoint holds, after checking all of it");
-  command->add_option("PATH", flags->path, kModelForms)->required();
+  command->add_option("PATH", flags->path, std::string(kModelForms) + "; or a configuration, for its memory")->required();
   command->add_flag("--memory", flags->memory, "memory needed to train and to decode");
+  command->add_option("--batch", flags->sizes.batch, "with --memory: rows of a call (default: 1 to decode, 8 to train)")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--length", flags->sizes.length,
+                   "with --memory: tokens of a row (default: 1024 to decode, 128 to train)")
+      ->check(CLI::PositiveNumber);
   line.on(command, "samba inspect runs/first --memory", [flags, &line] {
+    if (is_configuration(flags->path)) {
+      const nlohmann::ordered_json result = describe_configuration(*flags, line.common);
+      print(line.common.json ? json_line(result) : configuration_text(result));
+      return 0;
+    }
     const nlohmann::ordered_json result = describe(*flags, line.common);
     print(line.common.json ? json_line(result) : as_text(result));
     return 0;

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <numeric>
 
+#include "memory_report.h"
 #include "model_input.h"
 #include "output.h"
 #include "samba/core/error.h"
@@ -163,7 +164,10 @@ nlohmann::ordered_json inspect_mlp(const Path& model, bool memory) {
   result["tensors"] = tensors_json(stored);
   if (memory) {
     const auto bytes = static_cast<std::uint64_t>(kMlpParameters) * sizeof(float);
-    result["memory"] = {{"parameters_bytes", bytes}, {"moments_bytes", 2 * bytes}, {"gradient_bytes", bytes}};
+    MemoryPlan inference, training;
+    inference.weights = training.weights = training.gradients = bytes;
+    training.moments = 2 * bytes;
+    result["memory"] = {{"inference", plan_json(inference)}, {"training", plan_json(training)}};
   }
   return result;
 }

@@ -1,14 +1,17 @@
 #include "samba/backends/cpu/linear.h"
 
+#include <algorithm>
 #include <array>
 
 #include "samba/backends/cpu/block_rows.h"
 #include "samba/backends/cpu/weight_panels.h"
+#include "samba/numerics/float32.h"
 
 namespace samba::cpu {
 
 namespace {
 
+constexpr Index kSmallGather = 8 * 1024;       // elements of rows below which one thread gathers them
 constexpr Index kFarColumns = Index{1} << 20;  // elements of A beyond which its columns are packed
 constexpr Index kNearPanels = 384 * 1024;      // elements of B that every block of rows may read again
 constexpr Index kAliasedColumns = 512;         // columns of this multiple share few sets of the first-level cache
@@ -89,6 +92,35 @@ std::unique_ptr<PreparedWeight> LinearCpu::prepare(const ConstPackedWeight& weig
 void LinearCpu::refresh(PreparedWeight& prepared, const WeightView& weight) {
   if (prepared.reads_blocks()) return static_cast<BlockRows&>(prepared).refresh(weight.packed());
   static_cast<WeightPanels&>(prepared).fill(context_, weight);
+}
+
+std::size_t LinearCpu::prepared_bytes(WeightFormat format, Index n, Index k) const {
+  const bool laid_out =
+      format == WeightFormat::float32 || format == WeightFormat::bfloat16 || format == WeightFormat::int8;
+  // Rows of blocks are read where they lie.
+  return laid_out ? WeightPanels::bytes(tile_shape(context_), format, n, k) : stored_bytes(format, n, k);
+}
+
+void LinearCpu::gather_rows(const PreparedWeight& weight, Index count, const std::int32_t* rows, float* values) {
+  const Index k = weight.columns();
+  if (weight.reads_blocks()) {
+    const ConstPackedWeight& blocks = static_cast<const BlockRows&>(weight).weight();
+    for (Index i = 0; i < count; ++i) {
+      float* row = values + i * k;
+      expand(packed_rows(blocks, rows[i], rows[i] + 1), row);
+      std::transform(row, row + k, row, [](float value) { return flush(value); });
+    }
+    return;
+  }
+  const auto& panels = static_cast<const WeightPanels&>(weight);
+  context_.parallel(count, std::max<Index>(1, kSmallGather / k), [&](Index first, Index end, int) {
+    for (Index i = first; i < end; ++i) panels.expand_row(rows[i], values + i * k);
+  });
+}
+
+Weight LinearCpu::stored(const PreparedWeight& weight) {
+  if (weight.reads_blocks()) return PackedWeight(static_cast<const BlockRows&>(weight).weight());
+  return static_cast<const WeightPanels&>(weight).stored();
 }
 
 void LinearCpu::linear(const PreparedWeight& weight, Index m, const float* x, float* y) {

@@ -58,6 +58,25 @@ void LinearBlas::refresh(PreparedWeight& prepared, const WeightView& weight) {
   static_cast<PlainWeight&>(prepared).refresh(weight.values());
 }
 
+std::size_t LinearBlas::prepared_bytes(WeightFormat format, Index n, Index k) const {
+  if (format != WeightFormat::float32) return own_.prepared_bytes(format, n, k);
+  return static_cast<std::size_t>(n * k) * sizeof(float);
+}
+
+void LinearBlas::gather_rows(const PreparedWeight& weight, Index count, const std::int32_t* rows, float* values) {
+  if (weight.format() != WeightFormat::float32) return own_.gather_rows(weight, count, rows, values);
+  const Index k = weight.columns();
+  const float* from = static_cast<const PlainWeight&>(weight).values();
+  for (Index i = 0; i < count; ++i) std::copy_n(from + rows[i] * k, k, values + i * k);
+}
+
+Weight LinearBlas::stored(const PreparedWeight& weight) {
+  if (weight.format() != WeightFormat::float32) return own_.stored(weight);
+  const float* from = static_cast<const PlainWeight&>(weight).values();
+  return Array::from_floats({weight.rows(), weight.columns()},
+                            {from, static_cast<std::size_t>(weight.rows() * weight.columns())});
+}
+
 void LinearBlas::linear(const PreparedWeight& weight, Index m, const float* x, float* y) {
   if (weight.format() != WeightFormat::float32) return own_.linear(weight, m, x, y);
   const Index n = weight.rows(), k = weight.columns();

@@ -21,6 +21,9 @@ class LinearBlas final : public LinearKernels {
   std::unique_ptr<PreparedWeight> prepare(const ConstPackedWeight& weight) override { return own_.prepare(weight); }
   void refresh(PreparedWeight& prepared, const WeightView& weight) override;
   void linear(const PreparedWeight& weight, Index m, const float* x, float* y) override;
+  std::size_t prepared_bytes(WeightFormat format, Index n, Index k) const override;
+  void gather_rows(const PreparedWeight& weight, Index count, const std::int32_t* rows, float* values) override;
+  Weight stored(const PreparedWeight& weight) override;
   void expand(const ConstPackedWeight& packed, float* values) override { own_.expand(packed, values); }
   void add_bias(Index m, Index n, const float* bias, float* y) override { own_.add_bias(m, n, bias, y); }
   void column_sum(Index rows, Index width, const float* v, float* out) override {

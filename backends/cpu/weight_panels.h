@@ -6,6 +6,8 @@
 // column; an expansion of cells is elementwise (packed_cells-inl.h), so a new format needs a Cells type there.
 #pragma once
 
+#include <vector>
+
 #include "samba/backends/cpu/gemm_kernels.h"
 #include "samba/kernels/linear.h"
 
@@ -21,13 +23,25 @@ class WeightPanels final : public PreparedWeight {
   WeightFormat format() const override { return format_; }
   std::size_t byte_size() const override { return cells_.byte_size() + scales_.byte_size(); }
 
+  static std::size_t bytes(const TileShape& tile, WeightFormat format, Index n, Index k);  // their byte_size()
+
   // Takes what the weight holds now. Allocates nothing.
   void fill(Context& context, const WeightView& weight);
+
+  // values[p] = F(the expanded element (row, p)) for all p.
+  void expand_row(Index row, float* values) const;
+  // What was taken, bit for bit.
+  Weight stored() const;
 
   const void* cells() const { return cells_.data(); }
   const float* scales() const { return scales_.data(); }  // of int8
 
  private:
+  // visit(p, cell) for the cells of a row.
+  template <class Cell, class Visit>
+  void over_row(Index row, Visit&& visit) const;
+  template <class Cell>
+  void copy_rows(Array& cells) const;
   template <class Cell>
   void pack_cells(Context& context, const Cell* source);
 
@@ -36,6 +50,7 @@ class WeightPanels final : public PreparedWeight {
   Index k_;
   DeviceArray<std::byte> cells_;
   DeviceArray<float> scales_;
+  std::vector<std::int32_t> exponents_;  // of int8, as they were given
 };
 
 }  // namespace samba::cpu

@@ -136,6 +136,34 @@ void LinearReference::linear(const PreparedWeight& weight, Index m, const float*
   multiply({m, n, k, x, k, 1, static_cast<const TransposedWeight&>(weight).values(), y});
 }
 
+std::size_t LinearReference::prepared_bytes(WeightFormat format, Index n, Index k) const {
+  return stored_bytes(format, n, k);
+}
+
+void LinearReference::gather_rows(const PreparedWeight& weight, Index count, const std::int32_t* rows, float* values) {
+  const Index n = weight.rows(), k = weight.columns();
+  for (Index i = 0; i < count; ++i, values += k) {
+    if (weight.format() == WeightFormat::float32) {
+      const float* column = static_cast<const TransposedWeight&>(weight).values() + rows[i];
+      for (Index p = 0; p < k; ++p) values[p] = flush(column[p * n]);
+    } else {
+      const ConstPackedWeight packed = static_cast<const PackedCopy&>(weight).view();
+      expand(packed_rows(packed, rows[i], rows[i] + 1), values);
+      for (Index p = 0; p < k; ++p) values[p] = flush(values[p]);
+    }
+  }
+}
+
+Weight LinearReference::stored(const PreparedWeight& weight) {
+  if (weight.format() != WeightFormat::float32) {
+    return PackedWeight(static_cast<const PackedCopy&>(weight).view());
+  }
+  Array values = Array::zeros({weight.rows(), weight.columns()});
+  transpose(weight.columns(), weight.rows(), static_cast<const TransposedWeight&>(weight).values(),
+            values.floats().data());
+  return values;
+}
+
 void LinearReference::expand(const ConstPackedWeight& packed, float* values) {
   samba::expand(packed, {values, static_cast<std::size_t>(packed.rows * packed.columns)});
 }

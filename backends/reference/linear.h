@@ -12,6 +12,9 @@ class LinearReference final : public LinearKernels {
   std::unique_ptr<PreparedWeight> prepare(const ConstPackedWeight& weight) override;
   void refresh(PreparedWeight& prepared, const WeightView& weight) override;
   void linear(const PreparedWeight& weight, Index m, const float* x, float* y) override;
+  std::size_t prepared_bytes(WeightFormat format, Index n, Index k) const override;
+  void gather_rows(const PreparedWeight& weight, Index count, const std::int32_t* rows, float* values) override;
+  Weight stored(const PreparedWeight& weight) override;
   void expand(const ConstPackedWeight& packed, float* values) override;
   void add_bias(Index m, Index n, const float* bias, float* y) override;
   void column_sum(Index rows, Index width, const float* v, float* out) override;

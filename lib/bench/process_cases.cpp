@@ -89,10 +89,12 @@ Row measure_start(const Context& context, const ProcessCase& process, const std:
   return row;
 }
 
-double planned_bytes(const Context& context, const Path& model, int threads) {
-  const ProcessResult inspected = run_samba(context, {"inspect", model.string(), "--memory", "--json"}, threads);
-  const nlohmann::json memory = nlohmann::json::parse(inspected.out).at("memory");
-  return memory.at("parameters_bytes").get<double>() + memory.at("decode_state_bytes_per_row").get<double>();
+double planned_bytes(const Context& context, const Path& model, Index tokens, int threads) {
+  const ProcessResult inspected = run_samba(context,
+                                            {"inspect", model.string(), "--memory", "--json", "--batch", "1",
+                                             "--length", std::to_string(kPromptTokens + tokens)},
+                                            threads);
+  return nlohmann::json::parse(inspected.out).at("memory").at("inference").at("total").get<double>();
 }
 
 Row measure_memory(const Context& context, const ProcessCase& process, const std::string& name, int threads) {
@@ -100,7 +102,7 @@ Row measure_memory(const Context& context, const ProcessCase& process, const std
   const ProcessResult decoded = run_samba(context, decode_arguments(model.file(), process.tokens), threads);
   Row row{.name = name, .threads = threads, .unit = "MiB", .less_is_better = true, .limit_name = "inspect --memory"};
   row.achieved = static_cast<double>(decoded.peak_resident) / kMebibyte;
-  row.limit = planned_bytes(context, model.file(), threads) / kMebibyte;
+  row.limit = planned_bytes(context, model.file(), process.tokens, threads) / kMebibyte;
   row.timing.wall_min = row.timing.wall_median = decoded.seconds;
   row.timing.repetitions = 1;
   return row;

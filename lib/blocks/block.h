@@ -51,6 +51,12 @@ class Block {
   virtual void bind_weights(std::span<const WeightView> weights) = 0;
   virtual void weights_changed() = 0;
 
+  // True when bound weight number `weight` is laid out anew for products, and nothing else of it is read by a forward:
+  // afterwards its memory may go as long as neither backward() nor weights_changed() is called. laid_out() is what was
+  // made of it; null for the others.
+  virtual bool lays_out(std::size_t weight) const = 0;
+  virtual const PreparedWeight* laid_out(std::size_t weight) const = 0;
+
   // max_tokens: capacity in positions (a Mamba state has none and ignores it).
   virtual std::unique_ptr<BlockState> allocate_state(Index batch_size, Index max_tokens) const = 0;
 

@@ -41,6 +41,15 @@ void BlockWeights::bind(std::span<const WeightView> weights) {
   refresh();
 }
 
+std::size_t BlockWeights::slot_of(std::size_t weight) const {
+  std::size_t slot = 0;
+  for (;; ++slot) {
+    if (slots_[slot].part == Part::absent) continue;
+    if (weight == 0) return slot;
+    --weight;
+  }
+}
+
 void BlockWeights::refresh() {
   for (Slot& slot : slots_) {
     if (slot.expanded.size() > 0) executor_.linear().expand(slot.view.packed(), slot.expanded.data());

@@ -31,6 +31,10 @@ class BlockWeights {
   // Reads the packed elements again. Allocates nothing.
   void refresh();
 
+  bool is_product(std::size_t slot) const { return slots_[slot].part == Part::product; }
+  // The slot of bound weight number `weight`.
+  std::size_t slot_of(std::size_t weight) const;
+
   const WeightView& view(std::size_t slot) const { return slots_[slot].view; }
   // Of a slot of elements; null when absent.
   const float* elements(std::size_t slot) const;

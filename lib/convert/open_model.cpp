@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "samba/core/error.h"
 #include "samba/formats/stack_weight.h"
+#include "samba/kernels/weight.h"
+#include "samba/model/weight_source.h"
 #include "samba/numerics/float32.h"
 
 namespace samba {
@@ -16,15 +19,53 @@ namespace {
                  tensor.source + ": element " + std::to_string(element) + " of " + tensor.name + " is not finite");
 }
 
-// A float32 tensor in its place in the flat buffer.
-void upload(const ModelTensor& tensor, Memory& memory, float* device) {
-  const Weight loaded = tensor.view ? Weight() : tensor.load();
-  const ConstArray array = tensor.view ? tensor.view->array() : loaded.array().view();
-  for (Index i = 0; i < array.size(); ++i) {
-    if (!is_finite(array.floats()[i])) refuse_non_finite(tensor, i);
+// The format of most values as inference takes them.
+WeightFormat taken_format(const OpenModel& model) {
+  std::map<WeightFormat, Index> values;
+  for (const ModelTensor& tensor : model.tensors) {
+    const WeightFormat format = tensor.view ? tensor.view->format() : tensor.format;
+    if (tensor.shape.size() == 2) values[format] += element_count(tensor.shape);
   }
-  memory.copy_to_device(device, array.data, static_cast<std::size_t>(array.size()) * sizeof(float));
+  const auto fewer = [](const auto& a, const auto& b) { return a.second < b.second; };
+  return values.empty() ? WeightFormat::float32 : std::max_element(values.begin(), values.end(), fewer)->first;
 }
+
+// The tensors of a model as a stack takes them: those with a view from where they lie, the others one by one.
+class OpenModelWeights final : public WeightSource {
+ public:
+  explicit OpenModelWeights(const OpenModel& model) : model_(model), format_(taken_format(model)) {}
+  WeightFormat format() const override { return format_; }
+  ConstWeight open(std::size_t index) override {
+    const ModelTensor& tensor = model_.tensors[index];
+    const ConstWeight weight = tensor.view ? *tensor.view : loaded_.emplace(index, tensor.load()).first->second.view();
+    check_finite(tensor, weight);
+    return weight;
+  }
+  void release(std::size_t index) override {
+    loaded_.erase(index);
+    if (model_.tensors[index].drop) model_.tensors[index].drop();
+  }
+
+ private:
+  static void check_finite(const ModelTensor& tensor, const ConstWeight& weight) {
+    const auto look = [&](const float* values, Index count, Index first) {
+      for (Index i = 0; i < count; ++i) {
+        if (!is_finite(values[i])) refuse_non_finite(tensor, first + i);
+      }
+    };
+    if (!weight.is_packed()) return look(weight.array().floats(), weight.size(), 0);
+    const ConstPackedWeight& packed = weight.packed();
+    std::vector<float> row(static_cast<std::size_t>(packed.columns));
+    for (Index i = 0; i < packed.rows; ++i) {
+      expand(packed_rows(packed, i, i + 1), row);
+      look(row.data(), packed.columns, i * packed.columns);
+    }
+  }
+
+  const OpenModel& model_;
+  WeightFormat format_;
+  std::map<std::size_t, Weight> loaded_;
+};
 
 }  // namespace
 
@@ -65,29 +106,8 @@ StoredModel stored_model(const OpenModel& model) {
 }
 
 std::unique_ptr<SambaStack> load_for_inference(Executor& executor, const OpenModel& model) {
-  const StackConfig& config = model.state.config;
-  const bool packed = std::any_of(model.tensors.begin(), model.tensors.end(), [](const ModelTensor& tensor) {
-    return tensor.format != WeightFormat::float32 || (tensor.view && tensor.view->is_packed());
-  });
-  if (!packed) {
-    auto stack = std::make_unique<SambaStack>(executor, config, SambaStack::Use::inference);
-    for (std::size_t i = 0; i < model.tensors.size(); ++i) {
-      upload(model.tensors[i], executor.memory(),
-             stack->mutable_device_parameters() + stack->registry().tensors()[i].offset);
-    }
-    stack->parameters_changed();
-    return stack;
-  }
-  ConstWeightMap views;
-  WeightMap loaded;
-  for (const ModelTensor& tensor : model.tensors) {
-    if (tensor.view) {
-      views.emplace(tensor.name, *tensor.view);
-    } else {
-      views.emplace(tensor.name, loaded.emplace(tensor.name, tensor.load()).first->second.view());
-    }
-  }
-  return std::make_unique<SambaStack>(executor, config, views, SambaStack::Use::inference);
+  OpenModelWeights weights(model);
+  return std::make_unique<SambaStack>(executor, model.state.config, weights);
 }
 
 }  // namespace samba

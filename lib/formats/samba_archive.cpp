@@ -155,22 +155,38 @@ void SambaArchiveReader::check_arrays(const std::array<Index, kArchiveArrays>& c
   counts_ = counts;
 }
 
+void SambaArchiveReader::verify(std::size_t array, const std::string& digest) const {
+  const std::string name(archive_array_name(array));
+  if (digest != header_["arrays"][array]["sha256"].get_ref<const std::string&>()) {
+    refuse("array_integrity:" + name, "the SHA-256 of the array " + name + " differs");
+  }
+}
+
+void SambaArchiveReader::read_array(std::size_t array, const PieceWriter& destination, const FileProgress& progress) {
+  std::vector<char> buffer(kPiece);
+  Sha256 hash;
+  for_each_piece(byte_count(counts_[array]), buffer, [&](std::uint64_t first, std::span<char> piece) {
+    if (file_.read(piece.data(), piece.size()) != piece.size()) refuse("size", "it became shorter while it was read");
+    hash.update(piece.data(), piece.size());
+    if (destination) destination(first, piece.data(), piece.size());
+    if (progress) progress(file_.position(), file_.size());
+  });
+  verify(array, hash.finish_hex());
+}
+
 void SambaArchiveReader::read_arrays(const std::array<PieceWriter, kArchiveArrays>& destinations,
                                      const FileProgress& progress) {
-  std::vector<char> buffer(kPiece);
-  for (std::size_t array = 0; array < kArchiveArrays; ++array) {
-    const std::string name(archive_array_name(array));
-    Sha256 hash;
-    for_each_piece(byte_count(counts_[array]), buffer, [&](std::uint64_t first, std::span<char> piece) {
-      if (file_.read(piece.data(), piece.size()) != piece.size()) refuse("size", "it became shorter while it was read");
-      hash.update(piece.data(), piece.size());
-      if (destinations[array]) destinations[array](first, piece.data(), piece.size());
-      if (progress) progress(file_.position(), file_.size());
-    });
-    if (hash.finish_hex() != header_["arrays"][array]["sha256"].get_ref<const std::string&>()) {
-      refuse("array_integrity:" + name, "the SHA-256 of the array " + name + " differs");
-    }
-  }
+  for (std::size_t array = 0; array < kArchiveArrays; ++array) read_array(array, destinations[array], progress);
+}
+
+void SambaArchiveReader::read_parameters(void* to, std::size_t bytes) {
+  if (file_.read(to, bytes) != bytes) refuse("size", "it became shorter while it was read");
+  parameters_hash_.update(to, bytes);
+}
+
+void SambaArchiveReader::finish_arrays(const FileProgress& progress) {
+  verify(kParameters, parameters_hash_.finish_hex());
+  for (std::size_t array = kExpAvg; array < kArchiveArrays; ++array) read_array(array, {}, progress);
 }
 
 }  // namespace samba

@@ -13,6 +13,7 @@
 
 #include "samba/core/array.h"
 #include "samba/core/files.h"
+#include "samba/core/sha256.h"
 #include "samba/formats/framed_file.h"
 
 namespace samba {
@@ -53,11 +54,19 @@ class SambaArchiveReader {
   // After check_arrays. Class array_integrity:NAME. An empty destination: the array is verified and dropped. What a
   // destination received is worth nothing when this throws.
   void read_arrays(const std::array<PieceWriter, kArchiveArrays>& destinations, const FileProgress& progress = {});
+  // The same in steps, in place of read_arrays: the next bytes of the parameters, as many calls as it takes; then the
+  // verification of all arrays, without which nothing that was read is worth anything.
+  void read_parameters(void* to, std::size_t bytes);
+  void finish_arrays(const FileProgress& progress = {});
 
  private:
   [[noreturn]] void refuse(const std::string& error_class, const std::string& reason) const;
 
+  void verify(std::size_t array, const std::string& digest) const;
+  void read_array(std::size_t array, const PieceWriter& destination, const FileProgress& progress);
+
   FileReader file_;
+  Sha256 parameters_hash_;  // of what read_parameters has read
   nlohmann::json header_;
   std::array<Index, kArchiveArrays> counts_{};
 };

@@ -41,8 +41,15 @@ class LinearKernels {
   virtual std::unique_ptr<PreparedWeight> prepare(const ConstPackedWeight& weight) = 0;
   // `weight` has the format and size of the prepared one. Allocates nothing.
   virtual void refresh(PreparedWeight& prepared, const WeightView& weight) = 0;
+  // The byte_size() that prepare() would give.
+  virtual std::size_t prepared_bytes(WeightFormat format, Index n, Index k) const = 0;
   // y[m, n] = x[m, k] W^T, W the expanded values of a packed weight
   virtual void linear(const PreparedWeight& weight, Index m, const float* x, float* y) = 0;
+
+  // values[i, :] = F(the expanded row rows[i] of the weight): an embedding from its head's layout. rows: int32, device.
+  virtual void gather_rows(const PreparedWeight& weight, Index count, const std::int32_t* rows, float* values) = 0;
+  // What was prepared, bit for bit, on the host.
+  virtual Weight stored(const PreparedWeight& weight) = 0;
 
   // values[rows, columns] = the expanded matrix, not flushed                        spec 50 A4, A5
   virtual void expand(const ConstPackedWeight& packed, float* values) = 0;

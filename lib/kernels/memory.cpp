@@ -15,6 +15,14 @@ std::size_t Workspace::reserved_bytes() const {
   return total;
 }
 
+std::size_t Workspace::peak_bytes() const { return peak_; }
+
+void Workspace::reserve(std::size_t bytes) {
+  if (bytes <= reserved_bytes() || block_ != 0 || used_ != 0) return;
+  blocks_.clear();
+  blocks_.emplace_back(memory_, static_cast<Index>(bytes));
+}
+
 void* Workspace::take(Index count, std::size_t element) {
   const std::size_t wanted = static_cast<std::size_t>(std::max<Index>(count, 1)) * element;
   const std::size_t bytes = (wanted + kAlignment - 1) / kAlignment * kAlignment;
@@ -29,6 +37,9 @@ void* Workspace::take(Index count, std::size_t element) {
   }
   void* pointer = blocks_[block_].data() + used_;
   used_ += bytes;
+  std::size_t before = 0;
+  for (std::size_t i = 0; i < block_; ++i) before += blocks_[i].byte_size();
+  peak_ = std::max(peak_, before + used_);
   return pointer;
 }
 

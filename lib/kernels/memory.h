@@ -81,6 +81,10 @@ class Workspace {
   std::int32_t* ints(Index count) { return static_cast<std::int32_t*>(take(count, sizeof(std::int32_t))); }
   std::int16_t* codes(Index count) { return static_cast<std::int16_t*>(take(count, sizeof(std::int16_t))); }
   std::size_t reserved_bytes() const;
+  // The most that was in use at once, with the gaps at the ends of blocks.
+  std::size_t peak_bytes() const;
+  // Before anything is taken: one block of this size, so that calls that need no more find it there.
+  void reserve(std::size_t bytes);
 
   class Scope {
    public:
@@ -105,6 +109,7 @@ class Workspace {
   std::vector<DeviceArray<std::byte>> blocks_;
   std::size_t block_ = 0;  // the block in use
   std::size_t used_ = 0;   // bytes used of it
+  std::size_t peak_ = 0;
 };
 
 }  // namespace samba

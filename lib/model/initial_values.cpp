@@ -12,19 +12,21 @@ namespace samba {
 
 namespace {
 
-struct Draw {
-  enum class Kind { normal, uniform, constant, logarithms } kind = Kind::constant;
-  float low = 0.0F;  // of uniform; the value of constant
-  float high = 0.0F;
-};
+// (rows, states): the core logarithms of 1, 2, .. in every row.
+std::vector<float> logarithms(const Shape& shape) {
+  std::vector<float> values;
+  for (Index row = 0; row < shape[0]; ++row) {
+    for (Index i = 1; i <= shape[1]; ++i) values.push_back(elementary::log(static_cast<float>(i)));
+  }
+  return values;
+}
 
-Draw uniform(float low, float high) { return {Draw::Kind::uniform, low, high}; }
-Draw constant(float value) { return {Draw::Kind::constant, value, value}; }
+}  // namespace
 
 // layer: null for the tensors outside the layers. offset: the tensor's norm scales by 1 + w.
-Draw draw_of(const ParameterTensor& tensor, const LayerConfig* layer, bool offset) {
+InitialValues::Draw InitialValues::draw_of(const ParameterTensor& tensor, const LayerConfig* layer, bool offset) {
   const std::string_view name = tensor.name;
-  if (name == "embed.weight" || name == "lm_head.weight") return {Draw::Kind::normal};
+  if (name == "embed.weight" || name == "lm_head.weight") return {Draw::Kind::normal, 0.0F, 0.02F};
   if (name.ends_with(".conv1d.weight") || name.ends_with(".conv1d.bias")) return uniform(-0.5F, 0.5F);
   if (name.ends_with(".dt_bias") || name.ends_with(".dt_proj.bias")) return uniform(-4.0F, -2.0F);
   if (name.ends_with(".A_log")) {
@@ -39,71 +41,54 @@ Draw draw_of(const ParameterTensor& tensor, const LayerConfig* layer, bool offse
   return constant(offset ? 0.0F : 1.0F);
 }
 
-// (rows, states): the core logarithms of 1, 2, .. in every row.
-std::vector<float> logarithms(const Shape& shape) {
-  std::vector<float> values;
-  for (Index row = 0; row < shape[0]; ++row) {
-    for (Index i = 1; i <= shape[1]; ++i) values.push_back(elementary::log(static_cast<float>(i)));
-  }
-  return values;
-}
-
-class Initializer {
- public:
-  Initializer(Executor& executor, const Registry& registry, Generator& generator, float* parameters)
-      : executor_(executor), registry_(registry), generator_(generator), parameters_(parameters) {}
-
-  void fill(std::size_t first, std::size_t end, const LayerConfig* layer, bool offset) {
-    for (std::size_t i = first; i < end; ++i) fill(registry_.tensors()[i], layer, offset);
-  }
-
- private:
-  void fill(const ParameterTensor& tensor, const LayerConfig* layer, bool offset) {
-    float* values = parameters_ + tensor.offset;
-    const Draw draw = draw_of(tensor, layer, offset);
-    const auto copy = [&](const std::vector<float>& from) {
-      executor_.memory().copy_to_device(values, from.data(), from.size() * sizeof(float));
-    };
-    switch (draw.kind) {
-      case Draw::Kind::normal:
-        executor_.random().normal(generator_.seed(), generator_.next_stream(), tensor.size, 0.0F, 0.02F, values);
-        break;
-      case Draw::Kind::uniform:
-        executor_.random().uniform(generator_.seed(), generator_.next_stream(), tensor.size, draw.low, draw.high,
-                                   values);
-        break;
-      case Draw::Kind::constant:
-        copy(std::vector<float>(static_cast<std::size_t>(tensor.size), draw.low));
-        break;
-      case Draw::Kind::logarithms:
-        copy(logarithms(tensor.shape));
-        break;
-    }
-  }
-
-  Executor& executor_;
-  const Registry& registry_;
-  Generator& generator_;
-  float* parameters_;
-};
-
-}  // namespace
-
-void draw_initial_values(Executor& executor, const StackConfig& config, const Registry& registry, Generator& generator,
-                         float* parameters) {
-  const FloatScope float_scope;
+InitialValues::InitialValues(const StackConfig& config, const Registry& registry, Generator& generator)
+    : seed_(generator.seed()) {
   Generator ahead = generator;
-  Initializer initializer(executor, registry, ahead, parameters);
-  initializer.fill(0, 1, nullptr, false);
+  const auto add = [&](std::size_t first, std::size_t end, const LayerConfig* layer, bool offset) {
+    for (std::size_t i = first; i < end; ++i) {
+      const ParameterTensor& tensor = registry.tensors()[i];
+      Draw draw = draw_of(tensor, layer, offset);
+      if (draw.kind == Draw::Kind::normal || draw.kind == Draw::Kind::uniform) draw.stream = ahead.next_stream();
+      draws_.push_back(draw);
+      shapes_.push_back(tensor.shape);
+    }
+  };
+  add(0, 1, nullptr, false);
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
     const LayerConfig& layer = config.layers[i];
     const bool offset =
         layer.kind == BlockKind::transformer && layer.transformer.norm == TransformerNorm::rmsnorm_offset;
-    initializer.fill(registry.layer_first(i), registry.layer_first(i + 1), &layer, offset);
+    add(registry.layer_first(i), registry.layer_first(i + 1), &layer, offset);
   }
-  initializer.fill(registry.final_norm(), registry.tensors().size(), nullptr,
-                   config.final_norm == TransformerNorm::rmsnorm_offset);
+  add(registry.final_norm(), registry.tensors().size(), nullptr, config.final_norm == TransformerNorm::rmsnorm_offset);
   generator = ahead;
+}
+
+void InitialValues::draw(Executor& executor, std::size_t index, float* values) const {
+  const FloatScope float_scope;
+  const Draw& draw = draws_[index];
+  const Index size = element_count(shapes_[index]);
+  const auto copy = [&](const std::vector<float>& from) {
+    executor.memory().copy_to_device(values, from.data(), from.size() * sizeof(float));
+  };
+  switch (draw.kind) {
+    case Draw::Kind::normal:
+      return executor.random().normal(seed_, draw.stream, size, draw.low, draw.high, values);
+    case Draw::Kind::uniform:
+      return executor.random().uniform(seed_, draw.stream, size, draw.low, draw.high, values);
+    case Draw::Kind::constant:
+      return copy(std::vector<float>(static_cast<std::size_t>(size), draw.low));
+    case Draw::Kind::logarithms:
+      return copy(logarithms(shapes_[index]));
+  }
+}
+
+void draw_initial_values(Executor& executor, const StackConfig& config, const Registry& registry, Generator& generator,
+                         float* parameters) {
+  const InitialValues values(config, registry, generator);
+  for (std::size_t i = 0; i < registry.tensors().size(); ++i) {
+    values.draw(executor, i, parameters + registry.tensors()[i].offset);
+  }
 }
 
 }  // namespace samba

@@ -8,14 +8,41 @@
 //   dt_proj.bias of mamba1, dt_bias                   uniform(-4, -2)
 #pragma once
 
+#include <vector>
+
 #include "samba/kernels/executor.h"
 #include "samba/model/registry.h"
 #include "samba/numerics/generator.h"
 
 namespace samba {
 
-// parameters (device): registry.total() floats. The generator moves by the number of drawn tensors; when its streams do
-// not suffice the call is refused (Error(value)) and the generator stays.
+// The draws of a stack's tensors, one by one.
+class InitialValues {
+ public:
+  // Takes the stream ids of all drawn tensors; when the generator's do not suffice the call is refused (Error(value))
+  // and the generator stays.
+  InitialValues(const StackConfig& config, const Registry& registry, Generator& generator);
+
+  // values (device): those of the tensor of this index.
+  void draw(Executor& executor, std::size_t index, float* values) const;
+
+ private:
+  struct Draw {
+    enum class Kind { normal, uniform, constant, logarithms } kind = Kind::constant;
+    float low = 0.0F;  // of uniform; the value of constant
+    float high = 0.0F;
+    std::uint32_t stream = 0;
+  };
+  static Draw uniform(float low, float high) { return {Draw::Kind::uniform, low, high}; }
+  static Draw constant(float value) { return {Draw::Kind::constant, value, value}; }
+  static Draw draw_of(const ParameterTensor& tensor, const LayerConfig* layer, bool offset);
+
+  std::uint64_t seed_;
+  std::vector<Draw> draws_;
+  std::vector<Shape> shapes_;
+};
+
+// All of them: parameters (device) are registry.total() floats.
 void draw_initial_values(Executor& executor, const StackConfig& config, const Registry& registry, Generator& generator,
                          float* parameters);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "samba/blocks/mamba1/mamba1_block.h"
@@ -10,6 +11,7 @@
 #include "samba/blocks/mamba3/mamba3_block.h"
 #include "samba/blocks/transformer/transformer_block.h"
 #include "samba/core/error.h"
+#include "samba/core/resident.h"
 #include "samba/core/sha256.h"
 #include "samba/model/initial_values.h"
 #include "samba/model/samba_stack_impl.h"
@@ -143,12 +145,12 @@ const StackConfig& checked_use(const StackConfig& config, SambaStack::Use use) {
 
 }  // namespace
 
-SambaStack::Impl::Impl(Executor& executor_, const StackConfig& config_, Use use_, bool packed)
+SambaStack::Impl::Impl(Executor& executor_, const StackConfig& config_, Use use_)
     : executor(executor_),
       config(checked_use(config_, use_)),
       registry(config_),
       use(use_),
-      parameters(executor_.memory(), packed ? 0 : registry.total()),
+      parameters(executor_.memory(), use_ == Use::training ? registry.total() : 0),
       blocks(make_blocks(executor_, config_)),
       workspace(executor_.memory()) {
   if (config.final_norm == TransformerNorm::rmsnorm_offset) {
@@ -185,21 +187,171 @@ void SambaStack::Impl::refresh() {
   executor.linear().refresh(*head, weight(registry.head()));
 }
 
+namespace {
+
+// The views of a full set of checked weights.
+class NamedWeights final : public WeightSource {
+ public:
+  NamedWeights(const Registry& registry, const ConstWeightMap& weights) : registry_(registry), weights_(weights) {}
+  WeightFormat format() const override { return samba::weight_format(weights_); }
+  ConstWeight open(std::size_t index) override { return weights_.at(registry_.tensors()[index].name); }
+  void release(std::size_t) override {}
+
+ private:
+  const Registry& registry_;
+  const ConstWeightMap& weights_;
+};
+
+// Drawn values, or zeros without a generator.
+class DrawnWeights final : public WeightSource {
+ public:
+  DrawnWeights(Executor& executor, const StackConfig& config, const Registry& registry, Generator* generator)
+      : executor_(executor), registry_(registry) {
+    if (generator != nullptr) values_.emplace(config, registry, *generator);
+  }
+  WeightFormat format() const override { return WeightFormat::float32; }
+  ConstWeight open(std::size_t index) override {
+    const ParameterTensor& tensor = registry_.tensors()[index];
+    Array& array = open_.emplace(index, Array::zeros(tensor.shape)).first->second;
+    if (values_) {
+      DeviceArray<float> device(executor_.memory(), tensor.size);
+      values_->draw(executor_, index, device.data());
+      device.download(array.floats().data());
+    }
+    return array;
+  }
+  void release(std::size_t index) override { open_.erase(index); }
+
+ private:
+  Executor& executor_;
+  const Registry& registry_;
+  std::optional<InitialValues> values_;
+  std::map<std::size_t, Array> open_;
+};
+
+// Host memory as a kernel of a host executor reads it.
+WeightView host_view(const ConstWeight& weight) {
+  return weight.is_packed() ? WeightView(weight.packed()) : WeightView(weight.array().floats());
+}
+
+std::unique_ptr<PreparedWeight> prepare_matrix(LinearKernels& linear, const Shape& shape, const WeightView& view) {
+  return view.is_packed() ? linear.prepare(view.packed()) : linear.prepare(shape[0], shape[1], view.values());
+}
+
+}  // namespace
+
+// Before the first page is taken: a system that gives addresses without memory behind them would end the process.
+void SambaStack::Impl::require_memory_for_inference() const {
+  if (!executor.memory().is_host()) return;
+  std::uint64_t bytes = 0;
+  for (const ParameterTensor& tensor : registry.tensors()) {
+    const bool matrix = tensor.shape.size() == 2;
+    bytes += matrix ? executor.linear().prepared_bytes(format, tensor.shape[0], tensor.shape[1])
+                    : static_cast<std::uint64_t>(tensor.size) * sizeof(float);
+  }
+  require_memory(bytes, "the model of " + std::to_string(registry.total()) + " parameters");
+}
+
+void SambaStack::Impl::load(WeightSource& source) {
+  stored.clear();
+  stored.resize(registry.tensors().size());
+  format = source.format();
+  require_memory_for_inference();
+  std::vector<std::size_t> open;
+  std::vector<DeviceWeight> passing;  // uploads of what is laid out and not kept
+  passing.reserve(registry.tensors().size());
+  const auto take = [&](std::size_t index, bool keep) -> WeightView {
+    const ConstWeight weight = source.open(index);
+    open.push_back(index);
+    // Rows of blocks are read where they lie, by products too.
+    const bool stays = keep || (weight.is_packed() && weight.packed().blocks != nullptr);
+    if (!stays && executor.memory().is_host()) return host_view(weight);
+    DeviceWeight& device = stays ? stored[index] : passing.emplace_back();
+    device = DeviceWeight(executor.memory(), weight);
+    return device.view();
+  };
+  const auto take_matrix_of_head = [&](std::size_t index) {
+    head = prepare_matrix(executor.linear(), registry.tensors()[index].shape, take(index, false));
+  };
+  const auto release = [&] {
+    executor.memory().synchronize();
+    passing.clear();
+    for (const std::size_t index : open) source.release(index);
+    open.clear();
+  };
+  head.reset();
+  if (registry.head() == 0) {
+    take_matrix_of_head(0);
+  } else {
+    take(0, true);
+  }
+  release();
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const std::size_t first = registry.layer_first(i);
+    std::vector<WeightView> weights;
+    for (std::size_t j = first; j < registry.layer_first(i + 1); ++j) {
+      weights.push_back(take(j, !blocks[i]->lays_out(j - first)));
+    }
+    blocks[i]->bind_weights(weights);
+    release();
+  }
+  for (std::size_t j = registry.final_norm(); j < registry.tensors().size(); ++j) {
+    if (j == registry.head()) {
+      take_matrix_of_head(j);
+    } else {
+      take(j, true);
+    }
+    release();
+  }
+}
+
+const PreparedWeight& SambaStack::Impl::laid_out(std::size_t index) const {
+  if (index == registry.head()) return *head;
+  std::size_t layer = 0;
+  while (registry.layer_first(layer + 1) <= index) ++layer;
+  return *blocks[layer]->laid_out(index - registry.layer_first(layer));
+}
+
+Weight SambaStack::Impl::host_weight(std::size_t index) const {
+  if (use == Use::inference) {
+    return is_stored(index) ? stored[index].download() : executor.linear().stored(laid_out(index));
+  }
+  const ParameterTensor& tensor = registry.tensors()[index];
+  Array array = Array::zeros(tensor.shape);
+  executor.memory().copy_to_host(array.data(), parameters.data() + tensor.offset, array.byte_size());
+  return array;
+}
+
 SambaStack::SambaStack(Executor& executor, const StackConfig& config, Generator& generator, Use use)
     : impl_(std::make_unique<Impl>(executor, config, use)) {
-  draw_initial_values(executor, config, impl_->registry, generator, impl_->parameters.data());
-  impl_->bind();
+  if (use == Use::inference) {
+    DrawnWeights source(executor, config, impl_->registry, &generator);
+    impl_->load(source);
+  } else {
+    draw_initial_values(executor, config, impl_->registry, generator, impl_->parameters.data());
+    impl_->bind();
+  }
+}
+
+SambaStack::SambaStack(Executor& executor, const StackConfig& config, WeightSource& weights)
+    : impl_(std::make_unique<Impl>(executor, config, Use::inference)) {
+  impl_->load(weights);
 }
 
 SambaStack::SambaStack(Executor& executor, const StackConfig& config, const ConstWeightMap& weights, Use use)
-    : impl_(std::make_unique<Impl>(executor, config, use, samba::weight_format(weights) != WeightFormat::float32)) {
+    : impl_(std::make_unique<Impl>(executor, config, use)) {
   load_weights(weights);
 }
 
 SambaStack::SambaStack(Executor& executor, const StackConfig& config, Use use)
     : impl_(std::make_unique<Impl>(executor, config, use)) {
-  impl_->parameters.zero();
-  impl_->bind();
+  if (use == Use::inference) {
+    DrawnWeights source(executor, config, impl_->registry, nullptr);
+    impl_->load(source);
+  } else {
+    impl_->parameters.zero();
+    impl_->bind();
+  }
 }
 
 SambaStack::~SambaStack() = default;
@@ -218,68 +370,43 @@ void SambaStack::load_weights(const ConstWeightMap& weights) {
                        ": a stack that trains takes float32 weights; expand them, or make the stack for inference");
   }
   check_weights(impl.registry, weights);
-  Memory& memory = impl.executor.memory();
-  const bool bound = impl.head != nullptr && impl.stored.empty() && format == WeightFormat::float32;
-  impl.stored.clear();
-  if (format != WeightFormat::float32) {
-    impl.parameters = DeviceArray<float>();
-    for (const ParameterTensor& tensor : impl.registry.tensors()) {
-      impl.stored.emplace_back(memory, weights.at(tensor.name));
-    }
-    return impl.bind();
+  if (impl.use == Use::inference) {
+    NamedWeights source(impl.registry, weights);
+    return impl.load(source);
   }
-  if (impl.parameters.size() == 0) impl.parameters = DeviceArray<float>(memory, impl.registry.total());
   for (const ParameterTensor& tensor : impl.registry.tensors()) {
-    memory.copy_to_device(impl.parameters.data() + tensor.offset, weights.at(tensor.name).array().data,
-                          static_cast<std::size_t>(tensor.size) * sizeof(float));
+    impl.executor.memory().copy_to_device(impl.parameters.data() + tensor.offset, weights.at(tensor.name).array().data,
+                                          static_cast<std::size_t>(tensor.size) * sizeof(float));
   }
-  if (bound) {
+  if (impl.head != nullptr) {
     impl.refresh();
   } else {
     impl.bind();
   }
 }
 
-WeightFormat SambaStack::weight_format() const {
-  std::map<WeightFormat, Index> values;
-  for (const DeviceWeight& weight : impl_->stored) {
-    if (weight.format() != WeightFormat::float32) values[weight.format()] += weight.size();
-  }
-  const auto fewer = [](const auto& a, const auto& b) { return a.second < b.second; };
-  return values.empty() ? WeightFormat::float32 : std::max_element(values.begin(), values.end(), fewer)->first;
-}
+WeightFormat SambaStack::weight_format() const { return impl_->format; }
 
 WeightMap SambaStack::stored_weights() const {
   WeightMap weights;
-  if (impl_->stored.empty()) {
-    for (auto& [name, values] : this->weights()) weights.emplace(name, std::move(values));
-    return weights;
-  }
-  for (std::size_t i = 0; i < impl_->stored.size(); ++i) {
-    weights.emplace(impl_->registry.tensors()[i].name, impl_->stored[i].download());
+  for (std::size_t i = 0; i < impl_->registry.tensors().size(); ++i) {
+    weights.emplace(impl_->registry.tensors()[i].name, impl_->host_weight(i));
   }
   return weights;
 }
 
 ArrayMap SambaStack::weights() const {
-  if (!impl_->stored.empty()) return expand(stored_weights());
   ArrayMap weights;
-  for (const ParameterTensor& tensor : impl_->registry.tensors()) {
-    Array array = Array::zeros(tensor.shape);
-    impl_->executor.memory().copy_to_host(array.data(), impl_->parameters.data() + tensor.offset, array.byte_size());
-    weights.emplace(tensor.name, std::move(array));
+  for (std::size_t i = 0; i < impl_->registry.tensors().size(); ++i) {
+    weights.emplace(impl_->registry.tensors()[i].name, expand(impl_->host_weight(i).view()));
   }
   return weights;
 }
 
 Array SambaStack::parameters() const {
   Array flat = Array::zeros({impl_->registry.total()});
-  if (impl_->stored.empty()) {
-    impl_->parameters.download(flat.floats().data());
-    return flat;
-  }
-  for (std::size_t i = 0; i < impl_->stored.size(); ++i) {
-    const Array values = expand(impl_->stored[i].download());
+  for (std::size_t i = 0; i < impl_->registry.tensors().size(); ++i) {
+    const Array values = expand(impl_->host_weight(i).view());
     std::copy(values.floats().begin(), values.floats().end(),
               flat.floats().begin() + impl_->registry.tensors()[i].offset);
   }
@@ -287,12 +414,19 @@ Array SambaStack::parameters() const {
 }
 
 std::string SambaStack::parameters_sha256() const {
-  const Array flat = parameters();
-  return sha256_hex(flat.data(), flat.byte_size());
+  Sha256 hash;
+  for (std::size_t i = 0; i < impl_->registry.tensors().size(); ++i) {
+    const Array values = expand(impl_->host_weight(i).view());
+    hash.update(values.data(), values.byte_size());
+  }
+  return hash.finish_hex();
 }
 
+std::size_t SambaStack::workspace_bytes() const { return impl_->workspace.peak_bytes(); }
+void SambaStack::reserve_workspace(std::size_t bytes) { impl_->workspace.reserve(bytes); }
+
 float* SambaStack::Impl::flat_parameters() {
-  if (!stored.empty()) refuse_unsupported("a stack of packed weights has no flat buffer of parameters");
+  if (use == Use::inference) refuse_unsupported("a stack for inference has no flat buffer of parameters");
   return parameters.data();
 }
 
@@ -300,6 +434,7 @@ const float* SambaStack::device_parameters() const { return impl_->flat_paramete
 float* SambaStack::mutable_device_parameters() { return impl_->flat_parameters(); }
 void SambaStack::parameters_changed() {
   const Impl::InUse guard(*impl_);
+  impl_->flat_parameters();
   impl_->refresh();
 }
 

@@ -2,7 +2,9 @@
 // stack of spec 60, which adds no arithmetic of its own; any other StackConfig runs on the same code, with what
 // docs/stack_arithmetic.md states.
 //
-// Parameters lie in one flat device buffer in registry order.
+// In training parameters lie in one flat device buffer in registry order. For inference a stack holds its matrices in
+// the layout of the executor's products and nowhere else (a tied embedding reads its rows there), the small weights as
+// they are.
 //
 // Token ids are int32 or int64 arrays (batch, length), every id in [0, vocab); targets have the same shape, each in
 // [0, vocab) or -100 (ignored). All checks come before any arithmetic: a refused call changes nothing. Refusals are
@@ -32,6 +34,7 @@
 namespace samba {
 
 class Generator;
+class WeightSource;
 
 // What a state holds, on the host: of every layer the pieces in their exposed layouts and the counters. The unused rest
 // of a key-value cache is left out, so that the contents fit states of any capacity.
@@ -98,9 +101,11 @@ class SambaStack {
 
   // Draws the initial values (initial_values.h).
   SambaStack(Executor& executor, const StackConfig& config, Generator& generator, Use use = Use::training);
+  // For inference, tensor by tensor: what is in memory at once is what the stack keeps and the tensors of one layer.
+  SambaStack(Executor& executor, const StackConfig& config, WeightSource& weights);
   // From named weights; refusals as load_weights.
   SambaStack(Executor& executor, const StackConfig& config, const ConstWeightMap& weights, Use use = Use::training);
-  // Parameters +0 until load_parameters fills them.
+  // Parameters +0 until they are written.
   SambaStack(Executor& executor, const StackConfig& config, Use use = Use::training);
   ~SambaStack();
   SambaStack(const SambaStack&) = delete;
@@ -124,7 +129,7 @@ class SambaStack {
   Array parameters() const;          // (P,), a host copy of the flat buffer
   std::string parameters_sha256() const;
 
-  // The flat device buffer; a stack of packed weights has none and refuses. Whoever writes into it calls
+  // The flat device buffer; a stack for inference has none and refuses. Whoever writes into it calls
   // parameters_changed() before the next call.
   const float* device_parameters() const;
   float* mutable_device_parameters();
@@ -159,6 +164,11 @@ class SambaStack {
   // A state with the contents of another one of this stack, for `max_tokens` positions in all. Error(value): contents
   // of another stack (another number of layers, names or shapes of pieces), max_tokens below contents.tokens.
   std::unique_ptr<SambaState> restore_state(const StateContents& contents, Index max_tokens);
+
+  // Scratch memory of the calls: the most that was in use; and, before the first call, one block of a size that is
+  // known (train/memory_plan.h), so that it is not found by doubling.
+  std::size_t workspace_bytes() const;
+  void reserve_workspace(std::size_t bytes);
 
   // ---- loss and gradients ----
 

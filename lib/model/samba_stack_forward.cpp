@@ -49,7 +49,9 @@ float* SambaStack::Impl::run_layers(std::span<const std::int32_t> ids, Index bat
 void SambaStack::Impl::embed(Index batch, Index length, const std::int32_t* device_ids, float* hidden) {
   const Index rows = batch * length;
   const WeightView table = embedding();
-  if (table.is_packed()) {
+  if (use == Use::inference && !is_stored(0)) {
+    executor.linear().gather_rows(*head, rows, device_ids, hidden);
+  } else if (table.is_packed()) {
     executor.embedding().embedding_forward(rows, config.d_model, device_ids, table.packed(), hidden);
   } else {
     executor.embedding().embedding_forward(rows, config.d_model, device_ids, table.values(), hidden);

@@ -11,22 +11,29 @@
 #include "samba/core/busy_guard.h"
 #include "samba/kernels/weight.h"
 #include "samba/model/samba_stack.h"
+#include "samba/model/weight_source.h"
 
 namespace samba {
 
 struct SambaStack::Impl {
-  // `packed`: the weights will be packed, and there is no flat buffer.
-  Impl(Executor& executor, const StackConfig& config, Use use, bool packed = false);
+  Impl(Executor& executor, const StackConfig& config, Use use);
 
   float* tensor(std::size_t index) { return parameters.data() + registry.tensors()[index].offset; }
-  float* flat_parameters();  // refused when weights are packed
-  WeightView weight(std::size_t index) { return stored.empty() ? WeightView(tensor(index)) : stored[index].view(); }
+  float* flat_parameters();  // refused for inference
+  // For inference: of a tensor that is not only laid out.
+  WeightView weight(std::size_t index) { return use == Use::training ? tensor(index) : stored[index].view(); }
+  bool is_stored(std::size_t index) const { return stored[index].byte_size() > 0; }
+  // What became of a tensor that is laid out.
+  const PreparedWeight& laid_out(std::size_t index) const;
+  Weight host_weight(std::size_t index) const;
   WeightView embedding() { return weight(0); }
   const float* norm_weight() { return weight(registry.final_norm()).values(); }
   const float* head_weight() { return weight(registry.head()).values(); }  // of a stack that trains
 
-  void bind();     // when the parameters hold their first values, or another form
-  void refresh();  // after they changed
+  void bind();                      // when the parameters of training hold their first values
+  void refresh();                   // after they changed
+  void load(WeightSource& source);  // for inference
+  void require_memory_for_inference() const;
 
   void refuse_if_inference(const char* call) const;
   // For the length of a call; refuses another one meanwhile, the one of a stage recorder included.
@@ -77,8 +84,9 @@ struct SambaStack::Impl {
   StackConfig config;
   Registry registry;
   Use use;
-  DeviceArray<float> parameters;     // empty when weights are packed
-  std::vector<DeviceWeight> stored;  // then these, in registry order
+  DeviceArray<float> parameters;     // of training
+  std::vector<DeviceWeight> stored;  // for inference, in registry order; empty ones are laid out and nothing else
+  WeightFormat format = WeightFormat::float32;
   std::vector<std::unique_ptr<Block>> blocks;
   std::unique_ptr<PreparedWeight> head;
   DeviceArray<float> ones;  // d_model of them, with a final norm of 1 + w

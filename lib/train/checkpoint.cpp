@@ -2,9 +2,11 @@
 
 #include <array>
 #include <cstring>
+#include <map>
 #include <vector>
 
 #include "samba/core/error.h"
+#include "samba/model/weight_source.h"
 #include "samba/train/checkpoint_source.h"
 #include "samba/train/model_folder.h"
 #include "samba/train/stack_checkpoint.h"
@@ -26,6 +28,27 @@ PieceReader from_device(Memory& memory, const float* device) {
     memory.copy_to_host(to, reinterpret_cast<const char*>(device) + first, bytes);
   };
 }
+
+// The parameters of a checkpoint, tensor by tensor. What is not finite is told when the whole file was verified.
+class SourceWeights final : public WeightSource {
+ public:
+  explicit SourceWeights(CheckpointSource& source) : source_(source) {}
+  WeightFormat format() const override { return WeightFormat::float32; }
+  ConstWeight open(std::size_t index) override {
+    const ParameterTensor& tensor = source_.registry().tensors()[index];
+    Array& array = open_.emplace(index, Array(DType::float32, tensor.shape)).first->second;
+    source_.read_parameters(array.floats());
+    watch_.look(static_cast<std::uint64_t>(tensor.offset), array.floats());
+    return array;
+  }
+  void release(std::size_t index) override { open_.erase(index); }
+  const FiniteWatch& watch() const { return watch_; }
+
+ private:
+  CheckpointSource& source_;
+  FiniteWatch watch_;
+  std::map<std::size_t, Array> open_;
+};
 
 }  // namespace
 
@@ -76,12 +99,10 @@ std::unique_ptr<SambaStack> load_for_inference(Executor& executor, const Path& p
   if (is_model_folder(path)) return load_folder_for_inference(executor, path);
   if (is_stack_archive(path)) return load_stack_for_inference(executor, path, progress);
   CheckpointSource source(path, false);
-  auto stack = std::make_unique<SambaStack>(executor, source.config(), SambaStack::Use::inference);
-  FiniteWatch watch;
-  source.read_arrays({watch.watched(to_device(executor.memory(), stack->mutable_device_parameters())), {}, {}, {}},
-                     progress);
-  watch.refuse_if_found(source);
-  stack->parameters_changed();
+  SourceWeights weights(source);
+  auto stack = std::make_unique<SambaStack>(executor, source.config(), weights);
+  source.finish(progress);
+  weights.watch().refuse_if_found(source);
   return stack;
 }
 

@@ -38,6 +38,27 @@ void CheckpointSource::read_arrays(const std::array<PieceWriter, kArchiveArrays>
   if (progress) progress(file_size(), file_size());
 }
 
+void CheckpointSource::read_parameters(std::span<float> values) {
+  if (archive_) return archive_->read_parameters(values.data(), values.size_bytes());
+  if (legacy_parameters_.empty()) {
+    auto arrays = legacy_->take_arrays(archive_counts(*registry_));
+    const auto* bytes = reinterpret_cast<const char*>(arrays[kParameters].data());
+    legacy_parameters_.assign(bytes, bytes + arrays[kParameters].size());
+  }
+  std::memcpy(values.data(), legacy_parameters_.data() + legacy_read_, values.size_bytes());
+  legacy_read_ += values.size_bytes();
+}
+
+void CheckpointSource::finish(const FileProgress& progress) {
+  if (archive_) archive_->finish_arrays(progress);
+  legacy_parameters_.clear();
+  if (progress) progress(file_size(), file_size());
+}
+
+void FiniteWatch::look(std::uint64_t first, std::span<const float> values) {
+  look(first * sizeof(float), values.data(), values.size_bytes());
+}
+
 void FiniteWatch::look(std::uint64_t first, const void* from, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes && found_ < 0; at += sizeof(float)) {
     float value = 0.0F;

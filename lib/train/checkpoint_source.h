@@ -4,7 +4,9 @@
 
 #include <array>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "samba/core/files.h"
 #include "samba/formats/legacy_checkpoint.h"
@@ -31,11 +33,16 @@ class CheckpointSource {
 
   // Delivers the arrays, all verified when this returns. An empty destination drops its array.
   void read_arrays(const std::array<PieceWriter, kArchiveArrays>& destinations, const FileProgress& progress);
+  // The same for the parameters alone, in steps and in order; verified when finish() returns.
+  void read_parameters(std::span<float> values);
+  void finish(const FileProgress& progress);
 
  private:
   std::string path_;
   std::optional<SambaArchiveReader> archive_;
   std::optional<LegacyCheckpoint> legacy_;
+  std::vector<char> legacy_parameters_;  // once they are asked for
+  std::size_t legacy_read_ = 0;          // bytes of them
   SambaConfig config_;
   std::optional<Registry> registry_;
 };
@@ -45,6 +52,8 @@ class FiniteWatch {
  public:
   // A destination that looks at whole floats on their way to `next`, which may be empty. This must outlive it.
   PieceWriter watched(PieceWriter next);
+  // Looks at values that start at the flat index `first`.
+  void look(std::uint64_t first, std::span<const float> values);
   // Class weights_finite.
   void refuse_if_found(const CheckpointSource& source) const;
 

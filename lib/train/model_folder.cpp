@@ -2,14 +2,18 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
+#include "samba/core/mapped_file.h"
 #include "samba/formats/canonical_json.h"
 #include "samba/formats/safetensors.h"
 #include "samba/formats/stack_archive.h"
 #include "samba/formats/stack_weight.h"
+#include "samba/model/weight_source.h"
 #include "samba/train/stack_checkpoint.h"
 
 namespace samba {
@@ -35,16 +39,15 @@ Json read_description(const Path& path) {
   return fields.required("state");
 }
 
-// The weights of the file by registry name, checked against the registry.
-WeightMap take_weights(const SafetensorsFile& file, const Path& path, const Registry& registry) {
-  ConstArrayMap arrays(file.tensors.begin(), file.tensors.end());
+// The weights of a file by registry name, checked against the registry: views of `arrays`.
+ConstWeightMap find_weights(const ConstArrayMap& arrays, const Path& path, const Registry& registry) {
   ConstWeightMap stored;
   try {
     stored = weights_of_stored(arrays);
   } catch (const Error& error) {
     refuse(path, error.what());
   }
-  WeightMap weights;
+  ConstWeightMap weights;
   for (const ParameterTensor& tensor : registry.tensors()) {
     const auto found = stored.find(tensor.name);
     if (found == stored.end()) refuse(path, "the tensor " + tensor.name + " is missing");
@@ -58,24 +61,47 @@ WeightMap take_weights(const SafetensorsFile& file, const Path& path, const Regi
                        shape_text(tensor.shape) + ", got " + std::string(weight_format_name(weight.format())) + " " +
                        shape_text(weight.shape()));
     }
-    weights.emplace(tensor.name,
-                    weight.is_packed()
-                        ? Weight(PackedWeight(weight.packed()))
-                        : Weight(Array::from_floats(tensor.shape,
-                                                    {weight.array().floats(), static_cast<std::size_t>(tensor.size)})));
+    weights.emplace(tensor.name, weight);
     stored.erase(found);
   }
   if (!stored.empty()) refuse(path, "the tensor " + stored.begin()->first + " is none of this model");
   return weights;
 }
 
-void refuse_non_finite(const Path& path, const std::string& name, const Weight& weight) {
+Weight copy_of(const ConstWeight& weight) {
+  if (weight.is_packed()) return PackedWeight(weight.packed());
+  return Array::from_floats(weight.shape(), {weight.array().floats(), static_cast<std::size_t>(weight.size())});
+}
+
+// The packed formats among the tensors of a file, one for every matrix.
+std::vector<DType> packed_formats(const ConstArrayMap& arrays) {
+  std::vector<DType> formats;
+  for (const auto& [name, array] : arrays) {
+    if (array.dtype == DType::uint16) formats.push_back(DType::bfloat16);
+    if (array.dtype == DType::int8) formats.push_back(DType::int8);
+  }
+  return formats;
+}
+
+bool is_aligned(const ConstArrayMap& arrays) {
+  return std::all_of(arrays.begin(), arrays.end(), [](const auto& entry) {
+    return reinterpret_cast<std::uintptr_t>(entry.second.data) % dtype_size(entry.second.dtype) == 0;
+  });
+}
+
+void refuse_non_finite(const Path& path, const std::string& name, const ConstWeight& weight) {
+  const auto refuse_found = [&](const std::optional<Index>& found) {
+    if (found) refuse(path, "element " + std::to_string(*found) + " of " + name + " is not finite");
+  };
+  if (!weight.is_packed()) {
+    const auto* bytes = static_cast<const std::byte*>(weight.array().data);
+    const auto size = static_cast<std::size_t>(weight.size()) * sizeof(float);
+    return refuse_found(first_non_finite(DType::float32, weight.shape(), {bytes, size}));
+  }
   const StackTensorSource source = stack_tensor_source(name, weight);
   std::vector<std::byte> raw(check_stack_tensor(name, source.dtype, source.shape, TensorRole::parameter));
   source.read(raw);
-  if (const auto found = first_non_finite(source.dtype, source.shape, raw)) {
-    refuse(path, "element " + std::to_string(*found) + " of " + name + " is not finite");
-  }
+  refuse_found(first_non_finite(source.dtype, source.shape, raw));
 }
 
 ArrayMap take_moments(SafetensorsFile file, const Path& path, const Registry& registry, OptimizerKind kind) {
@@ -177,13 +203,11 @@ StoredModel read_model_folder(const Path& folder, Reading reading) {
   model.file_bytes = fs::file_size(config_path) + fs::file_size(model_path);
   {
     const SafetensorsFile file = read_safetensors(model_path);
-    std::vector<DType> formats;
-    for (const auto& [name, array] : file.tensors) {
-      if (array.dtype() == DType::uint16) formats.push_back(DType::bfloat16);
-      if (array.dtype() == DType::int8) formats.push_back(DType::int8);
+    const ConstArrayMap arrays(file.tensors.begin(), file.tensors.end());
+    model.state = read_folder_state(state, source, reading, packed_formats(arrays), moments);
+    for (const auto& [name, weight] : find_weights(arrays, model_path, Registry(model.state.config))) {
+      model.weights.emplace(name, copy_of(weight));
     }
-    model.state = read_folder_state(state, source, reading, formats, moments);
-    model.weights = take_weights(file, model_path, Registry(model.state.config));
   }
   const Registry registry(model.state.config);
   for (const ParameterTensor& tensor : registry.tensors()) {
@@ -214,9 +238,50 @@ void write_new_folder(const Path& folder, const std::function<void(const Path&)>
   staging.move_to(target);
 }
 
+namespace {
+
+// The weights of a folder where they lie in the mapped file; pages go when they were read.
+class MappedWeights final : public WeightSource {
+ public:
+  MappedWeights(const MappedFile& file, const Path& path, const ConstWeightMap& weights, const Registry& registry)
+      : file_(file), path_(path), weights_(weights), registry_(registry) {}
+  WeightFormat format() const override { return weight_format(weights_); }
+  ConstWeight open(std::size_t index) override {
+    const std::string& name = registry_.tensors()[index].name;
+    refuse_non_finite(path_, name, weights_.at(name));
+    return weights_.at(name);
+  }
+  void release(std::size_t index) override {
+    for (const auto& [name, array] : stored_arrays({{"w", weights_.at(registry_.tensors()[index].name)}})) {
+      file_.drop({static_cast<const std::byte*>(array.data),
+                  static_cast<std::size_t>(array.size()) * dtype_size(array.dtype)});
+    }
+  }
+
+ private:
+  const MappedFile& file_;
+  const Path& path_;
+  const ConstWeightMap& weights_;
+  const Registry& registry_;
+};
+
+}  // namespace
+
 std::unique_ptr<SambaStack> load_folder_for_inference(Executor& executor, const Path& folder) {
-  const StoredModel model = read_model_folder(folder, Reading::inference);
-  return std::make_unique<SambaStack>(executor, model.state.config, model.weights, SambaStack::Use::inference);
+  const Path config_path = folder / "config.json";
+  const Path model_path = folder / "model.safetensors";
+  const MappedFile file(model_path);
+  const ConstArrayMap arrays = index_safetensors(file.bytes(), model_path.string()).tensors;
+  if (!is_aligned(arrays)) {
+    const StoredModel model = read_model_folder(folder, Reading::inference);
+    return std::make_unique<SambaStack>(executor, model.state.config, model.weights, SambaStack::Use::inference);
+  }
+  const ModelState state = read_folder_state(read_description(config_path), config_path.string(), Reading::inference,
+                                             packed_formats(arrays), fs::exists(folder / "optimizer.safetensors"));
+  const Registry registry(state.config);
+  const ConstWeightMap weights = find_weights(arrays, model_path, registry);
+  MappedWeights source(file, model_path, weights, registry);
+  return std::make_unique<SambaStack>(executor, state.config, source);
 }
 
 }  // namespace samba

@@ -1,9 +1,11 @@
 #include "samba/train/stack_checkpoint.h"
 
 #include <cstring>
+#include <map>
 
 #include "samba/core/error.h"
 #include "samba/formats/stack_weight.h"
+#include "samba/model/weight_source.h"
 #include "samba/train/state_fields.h"
 
 namespace samba {
@@ -160,6 +162,7 @@ std::unique_ptr<SambaTrainer> load_stack_for_training(Executor& executor, const 
   const ReadProgress report(reader, progress);
   Memory& memory = executor.memory();
   const Registry& registry = reader.registry();
+  SambaTrainer::require_memory(executor, reader.state().config, training.optimizer);
   auto stack = std::make_unique<SambaStack>(executor, reader.state().config);
   for (std::size_t i = 0; i < registry.tensors().size(); ++i) {
     const StackTensor& tensor = reader.archive().parameters()[i];
@@ -190,24 +193,34 @@ std::unique_ptr<SambaTrainer> load_stack_for_training(Executor& executor, const 
   return trainer;
 }
 
+namespace {
+
+// One layer after the other from the file, each tensor verified as it is read.
+class StackFileWeights final : public WeightSource {
+ public:
+  StackFileWeights(StackCheckpointReader& reader, const FileProgress& progress)
+      : reader_(reader), report_(reader, progress) {}
+  WeightFormat format() const override { return reader_.format(); }
+  ConstWeight open(std::size_t index) override {
+    const Weight& weight = open_.emplace(index, reader_.weight(index)).first->second;
+    report_.add(reader_.archive().parameters()[index]);
+    return weight;
+  }
+  void release(std::size_t index) override { open_.erase(index); }
+
+ private:
+  StackCheckpointReader& reader_;
+  ReadProgress report_;
+  std::map<std::size_t, Weight> open_;
+};
+
+}  // namespace
+
 std::unique_ptr<SambaStack> load_stack_for_inference(Executor& executor, const Path& path,
                                                      const FileProgress& progress) {
   StackCheckpointReader reader(path, false);
-  if (reader.format() != WeightFormat::float32) {
-    const WeightMap weights = reader.weights();
-    if (progress) progress(reader.archive().file_size(), reader.archive().file_size());
-    return std::make_unique<SambaStack>(executor, reader.state().config, weights, SambaStack::Use::inference);
-  }
-  auto stack = std::make_unique<SambaStack>(executor, reader.state().config, SambaStack::Use::inference);
-  const ReadProgress report(reader, progress);
-  for (std::size_t i = 0; i < reader.registry().tensors().size(); ++i) {
-    const StackTensor& tensor = reader.archive().parameters()[i];
-    copy_to_device(executor.memory(), stack->mutable_device_parameters() + reader.registry().tensors()[i].offset,
-                   reader.read(tensor));
-    report.add(tensor);
-  }
-  stack->parameters_changed();
-  return stack;
+  StackFileWeights weights(reader, progress);
+  return std::make_unique<SambaStack>(executor, reader.state().config, weights);
 }
 
 }  // namespace samba

@@ -5,6 +5,7 @@
 #include "samba/blocks/refusals.h"
 #include "samba/core/error.h"
 #include "samba/core/float_environment.h"
+#include "samba/core/resident.h"
 #include "samba/numerics/float32.h"
 #include "samba/train/accumulate.h"
 
@@ -37,9 +38,19 @@ std::unique_ptr<SambaTrainer> SambaTrainer::create(Executor& executor, const Sta
                                                    const OptimizerSettings& settings,
                                                    std::optional<Schedule> schedule) {
   check_settings(settings);
+  require_memory(executor, config, settings);
   Generator generator(seed);
   auto stack = std::make_unique<SambaStack>(executor, config, generator);
   return std::make_unique<SambaTrainer>(std::move(stack), generator, settings, std::move(schedule));
+}
+
+void SambaTrainer::require_memory(Executor& executor, const StackConfig& config, const OptimizerSettings& settings) {
+  if (!executor.memory().is_host()) return;
+  const Registry registry(config);
+  std::uint64_t copies = settings.kind == OptimizerKind::sgd ? 3 : 4;  // parameters, panels, moments
+  for (Index pieces = settings.accumulation_steps; pieces > 0; pieces /= 2) ++copies;
+  samba::require_memory(copies * static_cast<std::uint64_t>(registry.total()) * sizeof(float),
+                        "training a model of " + std::to_string(registry.total()) + " parameters");
 }
 
 SambaTrainer::Batch SambaTrainer::check_batch(ConstArray inputs, ConstArray targets) const {

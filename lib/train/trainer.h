@@ -33,6 +33,9 @@ class SambaTrainer {
                                               const OptimizerSettings& settings = {},
                                               std::optional<Schedule> schedule = std::nullopt);
 
+  // Error(resource) where the machine has not the memory for parameters, their layout, gradients and moments.
+  static void require_memory(Executor& executor, const StackConfig& config, const OptimizerSettings& settings);
+
   // One step on (batch, length) inputs and targets: accumulation_steps microbatches of whole rows, their gradients
   // combined by the tree. A refused step (bad input; a non-finite loss, gradient, parameter or moment: Error(value) of
   // class "non_finite") leaves parameters, moments, counters and the random stream as they were.

@@ -9,6 +9,7 @@
 #include "samba/formats/gguf_metadata.h"
 #include "samba/generate/decode_session.h"
 #include "samba/text/tokenizer.h"
+#include "samba/train/memory_plan.h"
 #include "samba/train/model_folder.h"
 
 namespace samba {
@@ -105,6 +106,7 @@ nlohmann::ordered_json TrainingRun::resolved() const {
 
 void TrainingRun::start(Executor& executor) {
   trainer_ = SambaTrainer::create(executor, config_.model, config_.seed, config_.optimizer, config_.schedule);
+  reserve_workspace(executor);
 }
 
 void TrainingRun::resume(Executor& executor, const Path& archive) {
@@ -116,6 +118,13 @@ void TrainingRun::resume(Executor& executor, const Path& archive) {
   }
   check_resumed_steps(trainer->completed_steps(), archive);
   trainer_ = std::move(trainer);
+  reserve_workspace(executor);
+}
+
+void TrainingRun::reserve_workspace(Executor& executor) {
+  const MemoryPlan plan =
+      plan_training(executor, config_.model, config_.optimizer, config_.batch.rows, config_.batch.length);
+  trainer_->stack().reserve_workspace(plan.workspace);
 }
 
 StepMetrics TrainingRun::step() {

@@ -49,6 +49,7 @@ class TrainingRun final : public Training {
   void keep_beside(const Path& folder) override;
 
  private:
+  void reserve_workspace(Executor& executor);
   std::uint64_t training_tokens() const { return encoded_ ? encoded_->training_tokens() : training_bytes_; }
   std::uint64_t all_tokens() const { return encoded_ ? encoded_->size() : text_.size(); }
   WindowBatch batch_at(std::span<const std::uint64_t> starts) const;

@@ -52,6 +52,21 @@ void Mamba1Block::bind_weights(std::span<const WeightView> weights) {
   lay_out_weights();
 }
 
+const PreparedWeight* Mamba1Block::laid_out(std::size_t weight) const {
+  switch (static_cast<Mamba1Weight>(weight)) {
+    case Mamba1Weight::in_proj:
+      return in_proj_.get();
+    case Mamba1Weight::x_proj:
+      return x_proj_.get();
+    case Mamba1Weight::dt_proj:
+      return dt_proj_.get();
+    case Mamba1Weight::out_proj:
+      return out_proj_.get();
+    default:
+      return nullptr;
+  }
+}
+
 void Mamba1Block::weights_changed() {
   weights_.refresh();
   lay_out_weights();

@@ -77,6 +77,17 @@ void Mamba2Block::bind_weights(std::span<const WeightView> weights) {
   lay_out_weights();
 }
 
+const PreparedWeight* Mamba2Block::laid_out(std::size_t weight) const {
+  switch (static_cast<Mamba2Weight>(weight)) {
+    case Mamba2Weight::in_proj:
+      return in_proj_.get();
+    case Mamba2Weight::out_proj:
+      return out_proj_.get();
+    default:
+      return nullptr;
+  }
+}
+
 void Mamba2Block::weights_changed() {
   weights_.refresh();
   lay_out_weights();

@@ -155,6 +155,17 @@ void Mamba3Block::bind_weights(std::span<const WeightView> weights) {
   lay_out_weights();
 }
 
+const PreparedWeight* Mamba3Block::laid_out(std::size_t weight) const {
+  switch (static_cast<Mamba3Weight>(weight)) {
+    case Mamba3Weight::in_proj:
+      return in_proj_.get();
+    case Mamba3Weight::out_proj:
+      return out_proj_.get();
+    default:
+      return nullptr;
+  }
+}
+
 void Mamba3Block::weights_changed() {
   weights_.refresh();
   lay_out_weights();

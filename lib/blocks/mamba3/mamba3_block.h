@@ -39,6 +39,8 @@ class Mamba3Block final : public Block {
 
   void bind_weights(std::span<const WeightView> weights) override;
   void weights_changed() override;
+  bool lays_out(std::size_t weight) const override { return weights_.is_product(weight); }
+  const PreparedWeight* laid_out(std::size_t weight) const override;
 
   std::unique_ptr<BlockState> allocate_state(Index batch_size, Index max_tokens) const override;
   // Refuses buffered_tokens outside 0..64 and input states set in mid-sequence. Length is not limited.

@@ -64,6 +64,32 @@ void TransformerBlock::bind_weights(std::span<const WeightView> weights) {
   lay_out_weights();
 }
 
+bool TransformerBlock::lays_out(std::size_t weight) const {
+  return !options_.fixed15() && weights_.is_product(weights_.slot_of(weight));
+}
+
+const PreparedWeight* TransformerBlock::laid_out(std::size_t weight) const {
+  if (!lays_out(weight)) return nullptr;
+  switch (static_cast<W>(weights_.slot_of(weight))) {
+    case W::q_proj:
+      return q_proj_.get();
+    case W::k_proj:
+      return k_proj_.get();
+    case W::v_proj:
+      return v_proj_.get();
+    case W::o_proj:
+      return o_proj_.get();
+    case W::gate_proj:
+      return gate_proj_.get();
+    case W::up_proj:
+      return up_proj_.get();
+    case W::down_proj:
+      return down_proj_.get();
+    default:
+      return nullptr;
+  }
+}
+
 void TransformerBlock::weights_changed() {
   weights_.refresh();
   lay_out_weights();

@@ -43,6 +43,9 @@ class TransformerBlock final : public KeepingBlock {
 
   void bind_weights(std::span<const WeightView> weights) override;
   void weights_changed() override;
+  // The planes of fixed15_v1 do not hold the weight itself.
+  bool lays_out(std::size_t weight) const override;
+  const PreparedWeight* laid_out(std::size_t weight) const override;
 
   std::unique_ptr<BlockState> allocate_state(Index batch_size, Index max_tokens) const override;
   // Refuses, in this order: another kind of state, positions, angles, capacity (spec 20 section 9).

@@ -1,0 +1,70 @@
+#include "memory_report.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "samba/core/resident.h"
+
+namespace samba::apps {
+
+namespace {
+
+constexpr const char* kParts[] = {"weights", "panels", "moments", "gradients", "states", "workspace", "total"};
+
+std::string row_of_bytes(const nlohmann::ordered_json& memory, const char* part) {
+  char line[96];
+  std::string text;
+  std::snprintf(line, sizeof line, "  %-10s", part);
+  text += line;
+  for (const char* use : {"inference", "training"}) {
+    if (memory[use].is_null()) continue;
+    std::snprintf(line, sizeof line, " %14s", mebibytes(memory[use][part].get<std::uint64_t>()).c_str());
+    text += line;
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+nlohmann::ordered_json plan_json(const MemoryPlan& plan) {
+  return {{"weights", plan.weights},     {"panels", plan.panels}, {"moments", plan.moments},
+          {"gradients", plan.gradients}, {"states", plan.states}, {"workspace", plan.workspace},
+          {"total", plan.total()}};
+}
+
+nlohmann::ordered_json memory_json(Executor& executor, const StackConfig& config, WeightFormat format,
+                                   const OptimizerSettings& settings, const MemoryFlags& flags) {
+  InferenceCall call;
+  call.format = format;
+  if (flags.batch > 0) call.batch = flags.batch;
+  if (flags.length > 0) call.positions = flags.length;
+  call.positions = std::min(call.positions, position_limit(config));
+  nlohmann::ordered_json memory;
+  memory["inference"] = plan_json(plan_inference(executor, config, call));
+  memory["inference"]["batch"] = call.batch;
+  memory["inference"]["positions"] = call.positions;
+  memory["training"] = nullptr;
+  if (format != WeightFormat::float32 || inference_only_reason(config)) return memory;
+  const Index batch = flags.batch > 0 ? flags.batch : 8 * settings.accumulation_steps;
+  const Index length = std::min(flags.length > 0 ? flags.length : Index{128}, position_limit(config));
+  memory["training"] = plan_json(plan_training(executor, config, settings, batch, length));
+  memory["training"]["batch"] = batch;
+  memory["training"]["length"] = length;
+  return memory;
+}
+
+std::string memory_table(const nlohmann::ordered_json& memory) {
+  const bool trains = !memory["training"].is_null();
+  std::string text = "memory:          inference" + std::string(trains ? "       training" : "") + "\n";
+  for (const char* part : kParts) text += row_of_bytes(memory, part);
+  const auto& inference = memory["inference"];
+  if (!inference.contains("batch")) return text;
+  text += "  inference: " + inference["batch"].dump() + " row(s) of up to " + inference["positions"].dump() + " tokens";
+  if (trains) {
+    const auto& training = memory["training"];
+    text += "; training: steps of " + training["batch"].dump() + " rows of " + training["length"].dump() + " tokens";
+  }
+  return text + "\n";
+}
+
+}  // namespace samba::apps
