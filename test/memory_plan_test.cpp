@@ -120,8 +120,8 @@ TEST_CASE("a stack for inference gives back the very weights it was given, whate
       const WeightMap given = pack(ConstWeightMap(values), format);
       SambaStack stack(*executor, config, given, SambaStack::Use::inference);
       CHECK(stack.weight_format() == format);
-      const ConstWeightMap held_weights{stack.stored_weights()};
-      const ConstArrayMap held = stored_arrays(held_weights), wanted = stored_arrays(ConstWeightMap(given));
+      const WeightMap held_weights = stack.stored_weights();
+      const ConstArrayMap held = stored_arrays(held_weights), wanted = stored_arrays(given);
       REQUIRE(held.size() == wanted.size());
       for (const auto& [name, array] : wanted) {
         CAPTURE(name);

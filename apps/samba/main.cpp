@@ -10,6 +10,10 @@
 #include <filesystem>
 #include <new>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 #include "commands.h"
 #include "output.h"
 #include "samba/backends/registry.h"
@@ -160,6 +164,15 @@ int run(int argc, char** argv) {
   return kBadUse;
 }
 
+// A tensor that has passed through memory is given back to the system: without this the C library keeps the room of
+// large blocks, once it has seen some, and what a model takes would grow by the largest of its tensors.
+void return_large_blocks() {
+#if defined(__GLIBC__)
+  constexpr int kLargeBlock = 1 << 20;
+  (void)mallopt(M_MMAP_THRESHOLD, kLargeBlock);
+#endif
+}
+
 }  // namespace
 
 void CommandLine::on(CLI::App* command, const std::string& example, std::function<int()> action) {
@@ -189,6 +202,7 @@ int main(int argc, char** argv) {
   using namespace samba;
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is told by write()
   std::signal(SIGXFSZ, SIG_IGN);  // so is a file that may not grow
+  apps::return_large_blocks();
   try {
     return apps::run(argc, argv);
   } catch (const apps::OutputClosed&) {
