@@ -50,7 +50,7 @@ void CheckpointSource::read_parameters(std::span<float> values) {
 }
 
 void CheckpointSource::finish(const FileProgress& progress) {
-  if (archive_) archive_->finish_arrays(progress);
+  if (archive_) return archive_->finish_arrays(progress);
   legacy_parameters_.clear();
   if (progress) progress(file_size(), file_size());
 }
