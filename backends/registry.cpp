@@ -2,12 +2,38 @@
 
 #include "samba/backends/cpu/executor.h"
 #include "samba/backends/cpu/openblas.h"
+#include "samba/backends/gpu/targets.h"
 #include "samba/backends/reference/executor.h"
 #include "samba/core/error.h"
 
 namespace samba {
 
+namespace {
+
+std::string known_devices() {
+  std::string text = "auto";
+  for (const std::string& name : compiled_devices()) text += ", " + name;
+  return text;
+}
+
+}  // namespace
+
 std::vector<std::string> executor_names() { return {"reference", "cpu"}; }
+
+std::vector<std::string> compiled_devices() {
+  return {
+    "cpu", "reference",
+#if defined(SAMBA_HAS_CUDA)
+        "cuda",
+#endif
+#if defined(SAMBA_HAS_HIP)
+        "hip",
+#endif
+#if defined(SAMBA_HAS_GPU_HOST)
+        "gpu-host",
+#endif
+  };
+}
 
 std::vector<std::string> instruction_sets() { return cpu::cpu_instruction_sets(); }
 
@@ -25,11 +51,20 @@ std::unique_ptr<Executor> make_executor(const std::string& name, const ExecutorO
     return reference::make_reference_executor();
   }
   if (name == "cpu" || name == "auto") return cpu::make_cpu_executor(options);
-  if (name == "cuda" || name == "hip") {
+#if defined(SAMBA_HAS_CUDA)
+  if (name == "cuda") return cuda::make_executor(options);
+#endif
+#if defined(SAMBA_HAS_HIP)
+  if (name == "hip") return hip::make_executor(options);
+#endif
+#if defined(SAMBA_HAS_GPU_HOST)
+  if (name == "gpu-host") return gpu_host::make_executor(options);
+#endif
+  if (name == "cuda" || name == "hip" || name == "gpu-host") {
     throw Error(ErrorKind::resource,
-                "device '" + name + "' is not compiled into this program; there are: auto, cpu, reference");
+                "device '" + name + "' is not compiled into this program; there are: " + known_devices());
   }
-  refuse_value("unknown device '" + name + "'; there are: auto, cpu, reference");
+  refuse_value("unknown device '" + name + "'; there are: " + known_devices());
 }
 
 }  // namespace samba

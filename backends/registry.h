@@ -16,7 +16,8 @@ struct ExecutorOptions {
   NumericMode numeric_mode = NumericMode::identical;
 };
 
-std::vector<std::string> executor_names();  // "reference", "cpu"
+std::vector<std::string> executor_names();    // those every machine has: "reference", "cpu"
+std::vector<std::string> compiled_devices();  // all that were compiled in: also "cuda", "hip", "gpu-host"
 // What computes the products of the modes deterministic and fast here: "OpenBLAS 0.3.21, kernels Zen", or "own
 // kernels".
 std::string fast_products();

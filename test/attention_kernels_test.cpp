@@ -71,8 +71,9 @@ AttentionShape draw_shape(Draw& draw, Index max_queries) {
   return shape;
 }
 
-// Every cpu executor of this machine: each instruction set with 1, 2 and 3 threads.
-void with_every_cpu(const std::function<void(Executor&, const std::string&)>& body) {
+// Every cpu executor of this machine, each instruction set with 1, 2 and 3 threads, and the GPU kernels on the host
+// adapter.
+void with_every_executor(const std::function<void(Executor&, const std::string&)>& body) {
   for (const std::string& set : instruction_sets()) {
     for (int threads : {1, 2, 3}) {
       ExecutorOptions options;
@@ -80,6 +81,10 @@ void with_every_cpu(const std::function<void(Executor&, const std::string&)>& bo
       options.threads = threads;
       body(*make_executor("cpu", options), set + ", threads " + std::to_string(threads));
     }
+  }
+  for (const std::string& device : compiled_devices()) {
+    if (device != "gpu-host") continue;
+    for (const char* set : {"warp32", "warp64-seed3"}) body(*make_executor(device, {2, set}), set);
   }
 }
 
@@ -162,7 +167,7 @@ ForwardResult run_forward(Executor& executor, const ForwardCase& c, bool with_st
   return r;
 }
 
-TEST_CASE("attention forward on the cpu executor has the reference's bits") {
+TEST_CASE("attention forward on every executor has the reference's bits") {
   const auto reference = make_executor("reference");
   Draw draw(20260101);
   std::vector<ForwardCase> cases;
@@ -178,7 +183,7 @@ TEST_CASE("attention forward on the cpu executor has the reference's bits") {
     cases.push_back(draw_forward_codes(*reference, draw, shape, Values::plain));
   }
   for (const ForwardCase& c : cases) wanted.push_back(run_forward(*reference, c, true));
-  with_every_cpu([&](Executor& cpu, const std::string& name) {
+  with_every_executor([&](Executor& cpu, const std::string& name) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       INFO(name << ", case " << i << ": " << text(cases[i].shape) << (cases[i].codes.empty() ? "" : " fixed15"));
       CHECK(bits_equal(run_forward(cpu, cases[i], false).context, wanted[i].context));
@@ -210,7 +215,7 @@ TEST_CASE("a masked key acts by being the row maximum, and in no other way") {
     CHECK(is_nan(context[1]));
   };
   check(*reference);
-  with_every_cpu([&](Executor& cpu, const std::string& name) {
+  with_every_executor([&](Executor& cpu, const std::string& name) {
     INFO(name);
     check(cpu);
   });
@@ -255,7 +260,7 @@ BackwardResult run_backward(Executor& executor, const BackwardCase& c, bool with
   return r;
 }
 
-TEST_CASE("attention backward on the cpu executor has the reference's bits") {
+TEST_CASE("attention backward on every executor has the reference's bits") {
   const auto reference = make_executor("reference");
   Draw draw(20260102);
   std::vector<BackwardCase> cases;
@@ -265,7 +270,7 @@ TEST_CASE("attention backward on the cpu executor has the reference's bits") {
   }
   for (const AttentionShape& shape : kLargeBackwards) cases.push_back(draw_backward(draw, shape, Values::plain));
   for (const BackwardCase& c : cases) wanted.push_back(run_backward(*reference, c, true));
-  with_every_cpu([&](Executor& cpu, const std::string& name) {
+  with_every_executor([&](Executor& cpu, const std::string& name) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       INFO(name << ", case " << i << ": " << text(cases[i].shape));
       const BackwardResult plain = run_backward(cpu, cases[i], false);
@@ -305,10 +310,10 @@ TEST_CASE("keys and values of a call land in their slots, the last ones of a rin
     }
   };
   check(*make_executor("reference"));
-  with_every_cpu([&](Executor& cpu, const std::string&) { check(cpu); });
+  with_every_executor([&](Executor& cpu, const std::string&) { check(cpu); });
 }
 
-TEST_CASE("rotation and its backward on the cpu executor have the reference's bits") {
+TEST_CASE("rotation and its backward on every executor have the reference's bits") {
   const auto reference = make_executor("reference");
   Draw draw(20260104);
   for (int round = 0; round < 8; ++round) {
@@ -323,7 +328,7 @@ TEST_CASE("rotation and its backward on the cpu executor have the reference's bi
       Floats want(x.size()), want_backward(x.size());
       reference->rope().rotate(shape, x.data(), table.cosines(), table.sines(), want.data());
       reference->rope().rotate_backward(shape, x.data(), table.cosines(), table.sines(), want_backward.data());
-      with_every_cpu([&](Executor& cpu, const std::string& name) {
+      with_every_executor([&](Executor& cpu, const std::string& name) {
         INFO(name << ", head_dim " << head_dim << ", rotary_dim " << rotary_dim);
         Floats got(x.size());
         cpu.rope().rotate(shape, x.data(), table.cosines(), table.sines(), got.data());

@@ -139,7 +139,7 @@ TEST_CASE("padding becomes +0 and the first value that is not finite is found") 
     return Results{y};
   });
   Values large = draws.values(100003, Draw::mixed);
-  for (const auto& executor : cpu_executors()) {
+  for (const auto& executor : twin_executors()) {
     CHECK(executor->elementwise().first_non_finite(large.size(), large.data()) == -1);
     for (const Index at : {Index{0}, Index{16}, Index{50001}, Index{100002}}) {
       Values bad = large;
@@ -216,7 +216,7 @@ TEST_CASE("a norm's row does not depend on the rows beside it") {
   Draws draws(7);
   const Index rows = 37, width = 96;
   const Values x = draws.values(rows * width, Draw::mixed), weight = draws.values(width, Draw::normal);
-  for (const auto& executor : cpu_executors()) {
+  for (const auto& executor : twin_executors()) {
     Values all(rows * width, 0), one(rows * width, 0);
     executor->norm().rms_norm_forward(rows, width, 1e-5F, false, x.data(), weight.data(), all.data(), nullptr, nullptr);
     for (Index i = 0; i < rows; ++i) {

@@ -28,7 +28,7 @@ Quantized quantize(Executor& executor, const std::vector<float>& row) {
 
 void with_all(const std::function<void(Executor&)>& body) {
   body(*make_executor("reference"));
-  for (const auto& executor : cpu_executors()) body(*executor);
+  for (const auto& executor : twin_executors()) body(*executor);
 }
 
 // y = x W^T, the weight refreshed over one of other values.
@@ -128,7 +128,7 @@ TEST_CASE("the quantiser of the cpu executor has the reference's codes and expon
       const Index rows = 9;
       const Values x = draws.values(rows * k, kind);
       const Quantized want = quantize(*make_executor("reference"), rows, k, x.data());
-      for (const auto& executor : cpu_executors()) {
+      for (const auto& executor : twin_executors()) {
         INFO(executor->instruction_set() << " k " << k << " kind " << static_cast<int>(kind));
         const Quantized got = quantize(*executor, rows, k, x.data());
         REQUIRE(got.codes == want.codes);

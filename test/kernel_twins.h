@@ -1,10 +1,11 @@
-// Twins: what the cpu executor computes, on every instruction set of this machine and with 1, 2 and 3 threads, against
-// the reference executor. Inputs hold what breaks kernels: subnormals, zeros of both signs, wide exponents, and arrays
-// that are not aligned.
+// Twins: what the cpu executor computes, on every instruction set of this machine and with 1, 2 and 3 threads, and what
+// the GPU kernels compute on the host adapter, with both warp sizes and random orders, against the reference executor.
+// Inputs hold what breaks kernels: subnormals, zeros of both signs, wide exponents, and arrays that are not aligned.
 #pragma once
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -102,24 +103,31 @@ class Draws {
 };
 
 // Executors are made once: a test program uses them one after the other.
-inline const std::vector<std::unique_ptr<Executor>>& cpu_executors() {
+inline const std::vector<std::unique_ptr<Executor>>& twin_executors() {
   static const auto executors = [] {
     std::vector<std::unique_ptr<Executor>> made;
     for (const std::string& set : instruction_sets()) {
       for (const int threads : {1, 2, 3}) made.push_back(make_executor("cpu", {threads, set}));
     }
+#if !defined(SAMBA_CPU_TWINS_ONLY)
+    const std::vector<std::string> devices = compiled_devices();
+    if (std::find(devices.begin(), devices.end(), "gpu-host") != devices.end()) {
+      made.push_back(make_executor("gpu-host", {2, "warp32"}));
+      made.push_back(make_executor("gpu-host", {1, "warp64-seed5"}));
+    }
+#endif
     return made;
   }();
   return executors;
 }
 
-// Calls compute(executor), which returns all its results, on the reference and on every cpu executor.
+// Calls compute(executor), which returns all its results, on the reference and on every other executor.
 using Results = std::vector<Values>;
 inline void check_twins(const std::function<Results(Executor&)>& compute) {
   static const std::unique_ptr<Executor> reference = make_executor("reference");
   const Results want = compute(*reference);
-  for (const auto& executor : cpu_executors()) {
-    INFO("cpu " << executor->instruction_set() << ", " << executor->threads() << " threads");
+  for (const auto& executor : twin_executors()) {
+    INFO(executor->name() << " " << executor->instruction_set() << ", " << executor->threads() << " threads");
     const Results got = compute(*executor);
     REQUIRE(got.size() == want.size());
     for (std::size_t i = 0; i < want.size(); ++i) {

@@ -1,0 +1,81 @@
+#include "samba/backends/gpu/host/arena.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <iterator>
+#include <string>
+
+#include "samba/core/error.h"
+
+namespace samba::gpu_host {
+
+namespace {
+
+constexpr std::size_t kReserved = std::size_t{64} << 30;  // addresses, not memory
+constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kPage = 4096;
+
+std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+}  // namespace
+
+Arena::Arena() {
+  void* reserved = mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) throw Error(ErrorKind::resource, "out of memory: the addresses of device memory");
+  base_ = static_cast<std::byte*>(reserved);
+}
+
+Arena::~Arena() { munmap(base_, kReserved); }
+
+void* Arena::allocate(std::size_t bytes) {
+  const std::size_t wanted = round_up(bytes == 0 ? 1 : bytes, kAlignment);
+  std::size_t offset = used_;
+  auto run = free_.begin();
+  while (run != free_.end() && run->second < wanted) ++run;
+  if (run != free_.end()) {
+    offset = run->first;
+    if (run->second > wanted) free_[offset + wanted] = run->second - wanted;
+    free_.erase(offset);
+  } else {
+    if (wanted > kReserved - used_) {
+      throw Error(ErrorKind::resource, "out of device memory: " + std::to_string(bytes) + " bytes were asked for");
+    }
+    used_ += wanted;
+  }
+  taken_[offset] = wanted;
+  const Scope scope(*this);
+  std::memset(base_ + offset, 0xFF, wanted);
+  return base_ + offset;
+}
+
+void Arena::release(void* pointer) noexcept {
+  const auto found = taken_.find(static_cast<std::size_t>(static_cast<std::byte*>(pointer) - base_));
+  if (found == taken_.end()) return;
+  const auto [offset, bytes] = *found;
+  taken_.erase(found);
+  const auto run = free_.emplace(offset, bytes).first;
+  const auto next = std::next(run);
+  if (next != free_.end() && next->first == offset + bytes) {
+    run->second += next->second;
+    free_.erase(next);
+  }
+  if (run == free_.begin()) return;
+  const auto before = std::prev(run);
+  if (before->first + before->second == offset) {
+    before->second += run->second;
+    free_.erase(run);
+  }
+}
+
+void Arena::open() {
+  if (opened_++ > 0) return;
+  if (used_ > 0) mprotect(base_, round_up(used_, kPage), PROT_READ | PROT_WRITE);
+}
+
+void Arena::close() noexcept {
+  if (--opened_ > 0) return;
+  if (used_ > 0) mprotect(base_, round_up(used_, kPage), PROT_NONE);
+}
+
+}  // namespace samba::gpu_host

@@ -1,0 +1,58 @@
+// What all kernels of one executor of the host adapter share. The same members as the context of the devices
+// (backends/gpu/device_context.h).
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "samba/backends/gpu/host/arena.h"
+#include "samba/backends/gpu/host/grid.h"
+#include "samba/backends/registry.h"
+#include "samba/kernels/memory.h"
+
+namespace samba::gpu_host {
+
+inline constexpr const char* kTargetName = "gpu-host";
+
+class ArenaMemory final : public Memory {
+ public:
+  void* allocate(std::size_t bytes) override { return arena_.allocate(bytes); }
+  void release(void* pointer) noexcept override { arena_.release(pointer); }
+  void copy_to_device(void* device, const void* host, std::size_t bytes) override { copy(device, host, bytes); }
+  void copy_to_host(void* host, const void* device, std::size_t bytes) override { copy(host, device, bytes); }
+  void copy(void* to, const void* from, std::size_t bytes) override;
+  void fill_zero(void* device, std::size_t bytes) override;
+  void synchronize() override {}
+  Arena& arena() { return arena_; }
+
+ private:
+  Arena arena_;
+};
+
+class Context {
+ public:
+  explicit Context(const ExecutorOptions& options);
+
+  Memory& memory() { return memory_; }
+  Workspace& workspace() { return workspace_; }
+  std::string device_name() const;
+  int threads() const { return runner_.options().threads; }
+  // Threads of a launch over elements: enough to fill the device, each takes several elements.
+  Index most_threads() const { return 512; }
+
+  void run(const Grid& grid, int threads, const std::function<void()>& body);
+  GridRunner& runner() { return runner_; }
+
+ private:
+  ArenaMemory memory_;
+  Workspace workspace_{memory_};
+  GridRunner runner_;
+};
+
+// Options of tests that no command has: the barrier at this line of the file that ends so is left out of all executors
+// made from now on; line 0 ends that.
+void skip_barrier(const std::string& file, int line);
+// The barriers that kernels of `executor` have met, "file:line" each with the line apart.
+std::vector<Site> barrier_sites(Executor& executor);
+
+}  // namespace samba::gpu_host
