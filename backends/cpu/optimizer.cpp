@@ -69,8 +69,7 @@ void scale_elements(Index first, Index end, float coefficient, float* gradient) 
 }
 
 // partials[t] for the leaves [first, end) of dot(x, x), x: [n].
-void square_leaves(Index n, const float* x, Index first, Index end, float* partials) {
-  const Index leaf = leaf_length(n);
+void square_leaves(Index n, Index leaf, const float* x, Index first, Index end, float* partials) {
   const Index whole = std::min(end, n / leaf);
   over_row_groups(first, whole, [&](auto d, Index t, Index leaves) HWY_ATTR {
     const auto zero = hn::Zero(d);
@@ -152,7 +151,7 @@ void OptimizerCpu::sums_of_squares(Index tensors, const Index* sizes, const floa
     for (auto j = static_cast<std::size_t>(after - first_leaves_.begin()) - 1; first < end; ++j) {
       const Index begin = first_leaves_[j];
       const Index last = std::min(end, first_leaves_[j + 1]);
-      run(sizes[j], tensors_[j], first - begin, last - begin, partials_.data() + begin);
+      run(sizes[j], leaf_length(sizes[j]), tensors_[j], first - begin, last - begin, partials_.data() + begin);
       first = last;
     }
   });
@@ -161,6 +160,12 @@ void OptimizerCpu::sums_of_squares(Index tensors, const Index* sizes, const floa
     for (Index t = first_leaves_[j]; t < first_leaves_[j + 1]; ++t) tree.push(partials_[static_cast<std::size_t>(t)]);
     sums[j] = tree.finish();
   }
+}
+
+void OptimizerCpu::leaf_sums_of_squares(Index leaf, Index n, const float* gradient, float* sums) {
+  const auto run = SAMBA_CPU_KERNEL(context_, square_leaves);
+  context_.parallel((n + leaf - 1) / leaf, kLeafUnit,
+                    [&](Index first, Index end, int) { run(n, leaf, gradient, first, end, sums); });
 }
 
 void OptimizerCpu::scale(Index n, float coefficient, float* gradient) {

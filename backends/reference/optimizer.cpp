@@ -54,6 +54,12 @@ SAMBA_FMA_CLONES float sum_of_squares(Index n, const float* x) {
       n, [x](Index i) { return x[i]; }, [x](Index i) { return x[i]; });
 }
 
+SAMBA_FMA_CLONES float chain_of_squares(Index n, const float* x) {
+  float sum = 0.0F;
+  for (Index i = 0; i < n; ++i) sum = mad(x[i], x[i], sum);
+  return sum;
+}
+
 }  // namespace
 
 void OptimizerReference::adam(const AdamScalars& scalars, Index n, const float* gradient, float* parameters,
@@ -70,6 +76,12 @@ void OptimizerReference::sums_of_squares(Index tensors, const Index* sizes, cons
   for (Index j = 0; j < tensors; ++j) {
     sums[j] = sum_of_squares(sizes[j], gradient);
     gradient += sizes[j];
+  }
+}
+
+void OptimizerReference::leaf_sums_of_squares(Index leaf, Index n, const float* gradient, float* sums) {
+  for (Index first = 0; first < n; first += leaf) {
+    *sums++ = chain_of_squares(first + leaf < n ? leaf : n - first, gradient + first);
   }
 }
 

@@ -57,11 +57,24 @@ std::string_view archive_array_name(std::size_t array) { return kNames.at(array)
 
 std::string_view archive_array_dtype(std::size_t array) { return array == kBufferInitialized ? "<i4" : "<f4"; }
 
+std::string samba_archive_header(const Path& path, const Json& state, const std::array<Index, kArchiveArrays>& counts,
+                                 std::span<const std::string> sha256) {
+  Json entries = Json::array();
+  for (std::size_t array = 0; array < kArchiveArrays; ++array) {
+    entries.push_back(array_entry(array, counts[array], sha256[array]));
+  }
+  std::string header = canonical_json({{"arrays", entries}, {"schema", kStreamSchema}, {"state", state}});
+  if (header.size() > kLongestArchiveHeader) {
+    refuse_value("the header of " + path.string() + " would have " + std::to_string(header.size()) +
+                 " bytes, an archive holds at most " + std::to_string(kLongestArchiveHeader));
+  }
+  return header;
+}
+
 std::string write_samba_archive(const Path& path, const Json& state, const std::array<Index, kArchiveArrays>& counts,
                                 const std::array<PieceReader, kArchiveArrays>& sources, const FileProgress& progress) {
   std::vector<char> buffer(kPiece);
   std::array<std::string, kArchiveArrays> digests;
-  Json entries = Json::array();
   std::uint64_t total = 0;
   for (std::size_t array = 0; array < kArchiveArrays; ++array) {
     Sha256 hash;
@@ -70,14 +83,9 @@ std::string write_samba_archive(const Path& path, const Json& state, const std::
       hash.update(piece.data(), piece.size());
     });
     digests[array] = hash.finish_hex();
-    entries.push_back(array_entry(array, counts[array], digests[array]));
     total += byte_count(counts[array]);
   }
-  const std::string header = canonical_json({{"arrays", entries}, {"schema", kStreamSchema}, {"state", state}});
-  if (header.size() > kLongestArchiveHeader) {
-    refuse_value("the header of " + path.string() + " would have " + std::to_string(header.size()) +
-                 " bytes, an archive holds at most " + std::to_string(kLongestArchiveHeader));
-  }
+  const std::string header = samba_archive_header(path, state, counts, digests);
   FramedFileWriter file(path, kArchiveMagic, header, total, progress);
   for (std::size_t array = 0; array < kArchiveArrays; ++array) {
     Sha256 hash;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -36,6 +37,10 @@ std::string write_samba_archive(const Path& path, const nlohmann::json& state,
                                 const std::array<Index, kArchiveArrays>& counts,
                                 const std::array<PieceReader, kArchiveArrays>& sources,
                                 const FileProgress& progress = {});
+
+// The header of that file, `sha256`: of the four arrays.
+std::string samba_archive_header(const Path& path, const nlohmann::json& state,
+                                 const std::array<Index, kArchiveArrays>& counts, std::span<const std::string> sha256);
 
 // True when the file starts with the magic; false for any other content, an empty file included.
 bool is_samba_archive(const Path& path);

@@ -109,22 +109,57 @@ class Writer {
 
 }  // namespace
 
-std::string write_stack_archive(const Path& path, const Json& state, std::span<const StackTensorSource> parameters,
-                                std::span<const StackTensorSource> moments, TensorCodec codec,
-                                const FileProgress& progress) {
+namespace {
+
+void check_state(const Path& path, const Json& state, std::span<const StackTensorSource> parameters, bool moments) {
   std::vector<DType> formats;
   for (const StackTensorSource& source : parameters) formats.push_back(source.dtype);
-  const StackStateFault fault = find_stack_state_fault(state, formats, !moments.empty());
+  const StackStateFault fault = find_stack_state_fault(state, formats, moments);
   if (!fault.error_class.empty()) refuse_value("cannot save " + path.string() + ": " + fault.reason);
-  Writer writer(path, codec);
-  Json header = {{"schema", kSchema}, {"state", state}};
-  header["parameters"] = writer.describe(parameters, TensorRole::parameter);
-  header["moments"] = writer.describe(moments, TensorRole::moment);
-  const std::string text = canonical_json(header);
+}
+
+std::string header_text(const Path& path, const Json& state, Json parameters, Json moments) {
+  const Json header = {
+      {"schema", kSchema}, {"state", state}, {"parameters", std::move(parameters)}, {"moments", std::move(moments)}};
+  std::string text = canonical_json(header);
   if (text.size() > kLongestStackHeader) {
     refuse_value("the header of " + path.string() + " would have " + std::to_string(text.size()) +
                  " bytes, a checkpoint holds at most " + std::to_string(kLongestStackHeader));
   }
+  return text;
+}
+
+}  // namespace
+
+std::string stack_archive_header(const Path& path, const Json& state, std::span<const StackTensorSource> parameters,
+                                 std::span<const StackTensorSource> moments, std::span<const std::string> sha256) {
+  check_state(path, state, parameters, !moments.empty());
+  std::size_t next = 0;
+  const auto entries = [&](std::span<const StackTensorSource> sources, TensorRole role) {
+    Json list = Json::array();
+    for (const StackTensorSource& source : sources) {
+      StackTensor tensor;
+      tensor.role = role;
+      tensor.name = source.name;
+      tensor.dtype = source.dtype;
+      tensor.shape = source.shape;
+      tensor.stored_bytes = tensor.raw_bytes = check_stack_tensor(source.name, source.dtype, source.shape, role);
+      tensor.sha256 = sha256[next++];
+      list.push_back(stack_tensor_to_json(tensor));
+    }
+    return list;
+  };
+  Json first = entries(parameters, TensorRole::parameter);
+  return header_text(path, state, std::move(first), entries(moments, TensorRole::moment));
+}
+
+std::string write_stack_archive(const Path& path, const Json& state, std::span<const StackTensorSource> parameters,
+                                std::span<const StackTensorSource> moments, TensorCodec codec,
+                                const FileProgress& progress) {
+  check_state(path, state, parameters, !moments.empty());
+  Writer writer(path, codec);
+  Json first = writer.describe(parameters, TensorRole::parameter);
+  const std::string text = header_text(path, state, std::move(first), writer.describe(moments, TensorRole::moment));
   return writer.write(text, parameters, moments, progress);
 }
 

@@ -41,6 +41,12 @@ std::string write_stack_archive(const Path& path, const nlohmann::json& state,
                                 std::span<const StackTensorSource> moments, TensorCodec codec = TensorCodec::none,
                                 const FileProgress& progress = {});
 
+// The header of that file without a codec, and its checks; `sha256`: of the parameters, then of the moments. `read` is
+// not called.
+std::string stack_archive_header(const Path& path, const nlohmann::json& state,
+                                 std::span<const StackTensorSource> parameters,
+                                 std::span<const StackTensorSource> moments, std::span<const std::string> sha256);
+
 // True when the file starts with the magic; false for any other content, an empty file included.
 bool is_stack_archive(const Path& path);
 

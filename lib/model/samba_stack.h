@@ -15,6 +15,7 @@
 // outlive the stack, the stack its states.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -84,6 +85,13 @@ struct GradientOptions {
   std::optional<Index> num_items;        // divisor of the loss, 1 .. 16,777,216; absent: the counted targets
   std::optional<DropoutStream> dropout;  // absent: no dropout
   Index token_offset = 0;                // tokens of the step before this microbatch
+
+  // For rows that are a part of a microbatch (train/rank_split.h): receives the gradient of their embeddings, device
+  // (batch * length, d_model), instead of its sum over tokens, which is a chain that parts do not add up to. Then the
+  // loss is the sum over the rows, not divided, and the gradient of embed.weight that of a tied head alone.
+  std::function<void(const float* rows)> embedding_rows;
+  // Called as soon as elements [first, first + count) of the gradient hold their values, while the backward goes on.
+  std::function<void(Index first, Index count)> ready;
 };
 
 struct LossAndGradients {

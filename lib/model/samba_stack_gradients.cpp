@@ -61,7 +61,7 @@ SambaStack::Impl::Kept SambaStack::Impl::run_layers_keeping(const std::int32_t* 
 }
 
 float SambaStack::Impl::cross_entropy(Index rows, const float* logits, std::span<const std::int32_t> targets,
-                                      float divisor, float* d_logits) {
+                                      float divisor, float* d_logits, bool undivided) {
   std::int32_t* device_targets = workspace.ints(rows);
   executor.memory().copy_to_device(device_targets, targets.data(), targets.size_bytes());
   float* row_loss = workspace.floats(rows);
@@ -69,7 +69,8 @@ float SambaStack::Impl::cross_entropy(Index rows, const float* logits, std::span
   const CrossEntropyShape shape{rows, config.vocab, kIgnoredTarget, 0.0F};
   executor.loss().cross_entropy(shape, logits, device_targets, divisor, row_loss, d_logits, {});
   record("row_loss", {rows}, row_loss);
-  const float loss = div(executor.linear().sum(rows, row_loss), divisor);
+  const float sum = executor.linear().sum(rows, row_loss);
+  const float loss = undivided ? sum : div(sum, divisor);
   if (!is_finite(loss)) {
     throw Error(ErrorKind::value, kNonFiniteClass,
                 std::string("the loss is ") + (is_nan(loss) ? "NaN" : "infinite") + " although the logits are finite");
@@ -146,18 +147,25 @@ float SambaStack::loss_and_grads_device(std::span<const std::int32_t> inputs, st
   const Impl::Head head = impl.run_head(batch, length, kept.inputs.back(), true);
   const float divisor = static_cast<float>(items > 0 ? items : 1);
   float* d_logits = head.logits;  // in place
-  const float loss = impl.cross_entropy(rows, head.logits, targets, divisor, d_logits);
+  const bool part = static_cast<bool>(options.embedding_rows);
+  const float loss = impl.cross_entropy(rows, head.logits, targets, divisor, d_logits, part);
   impl.record("dlogits", {batch, length, vocab}, d_logits);
-  impl.backward(device_ids, batch, length, kept, head, d_logits, drops ? &key : nullptr, gradient);
+  impl.backward(device_ids, batch, length, kept, head, d_logits, drops ? &key : nullptr, options, gradient);
   return loss;
 }
 
 void SambaStack::Impl::backward(const std::int32_t* device_ids, Index batch, Index length, const Kept& kept,
-                                const Head& head_values, float* d_logits, const DropoutKey* dropout, float* gradient) {
+                                const Head& head_values, float* d_logits, const DropoutKey* dropout,
+                                const GradientOptions& options, float* gradient) {
   const Index rows = batch * length;
   const Index width = config.d_model;
   const std::initializer_list<Index> shape = {batch, length, width};
   const auto gradient_of = [&](std::size_t index) { return gradient + registry.tensors()[index].offset; };
+  const auto tell = [&](std::size_t first, std::size_t end) {
+    if (!options.ready) return;
+    const Index begin = registry.tensors()[first].offset;
+    options.ready(begin, registry.tensors()[end - 1].offset + registry.tensors()[end - 1].size - begin);
+  };
 
   if (head_values.squashed != nullptr) {
     executor.elementwise().softcap_backward(rows * config.vocab, head_values.squashed, d_logits, d_logits);
@@ -169,7 +177,9 @@ void SambaStack::Impl::backward(const std::int32_t* device_ids, Index batch, Ind
   executor.linear().gemm(Layout::tn, config.vocab, width, rows, d_logits, head_values.normed, d_head);
   record("d_norm_f_out", shape, d_hidden);
   record("d_head_weight", {config.vocab, width}, d_head);
+  if (config.tie_embeddings && options.embedding_rows) tell(0, 1);
   final_norm_backward(rows, kept.inputs.back(), d_hidden, gradient_of(registry.final_norm()));
+  tell(registry.final_norm(), registry.tensors().size());
   if (recorder != nullptr) record("d_layer" + std::to_string(blocks.size() - 1) + ".out", shape, d_hidden);
 
   for (std::size_t i = blocks.size(); i-- > 0;) {
@@ -185,6 +195,7 @@ void SambaStack::Impl::backward(const std::int32_t* device_ids, Index batch, Ind
       blocks[i]->backward(batch, length, kept.inputs[i], d_hidden, d_hidden, weight_gradients, workspace, nullptr);
     }
     if (recorder != nullptr) record("d_layer" + std::to_string(i) + ".in", shape, d_hidden);
+    tell(registry.layer_first(i), registry.layer_first(i + 1));
   }
   if (dropout != nullptr) {
     executor.random().dropout(*dropout, rows * width, d_hidden, d_hidden);
@@ -194,11 +205,16 @@ void SambaStack::Impl::backward(const std::int32_t* device_ids, Index batch, Ind
     executor.elementwise().scale(rows * width, *config.embedding_scale, d_hidden, d_hidden);
     record("d_embed_unscaled", shape, d_hidden);
   }
+  if (options.embedding_rows) {
+    options.embedding_rows(d_hidden);
+    return;
+  }
   float* lookup = config.tie_embeddings ? workspace.floats(config.vocab * width) : gradient_of(0);
   executor.embedding().embedding_backward(rows, config.vocab, width, device_ids, d_hidden, false, -1, lookup);
   record("d_embed_lookup", {config.vocab, width}, lookup);
   // The lookup gradient is the left operand.
   if (config.tie_embeddings) executor.elementwise().add(config.vocab * width, lookup, d_head, d_head);
+  tell(0, 1);
 }
 
 // In place: d_hidden is the gradient of the norm's output, then of its input. The offset norm is the norm whose weight

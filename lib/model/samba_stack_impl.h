@@ -73,12 +73,13 @@ struct SambaStack::Impl {
   void final_norm(Index rows, const float* hidden, float* normed);
   void final_norm_backward(Index rows, const float* hidden, float* d_hidden, float* d_weight);
 
-  // Mean or sum over the rows by the divisor; d_logits may be null or logits.
+  // Mean or sum over the rows by the divisor, or with `undivided` the sum before it is divided; d_logits may be null or
+  // logits.
   float cross_entropy(Index rows, const float* logits, std::span<const std::int32_t> targets, float divisor,
-                      float* d_logits);
-  // All gradients from d_logits; `gradient`: the flat buffer, overwritten.
+                      float* d_logits, bool undivided = false);
+  // All gradients from d_logits; `gradient`: the flat buffer, overwritten. `options`: embedding_rows and ready.
   void backward(const std::int32_t* device_ids, Index batch, Index length, const Kept& kept, const Head& head_values,
-                float* d_logits, const DropoutKey* dropout, float* gradient);
+                float* d_logits, const DropoutKey* dropout, const GradientOptions& options, float* gradient);
 
   Executor& executor;
   StackConfig config;

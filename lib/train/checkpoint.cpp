@@ -1,5 +1,6 @@
 #include "samba/train/checkpoint.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
@@ -9,6 +10,7 @@
 #include "samba/model/weight_source.h"
 #include "samba/train/checkpoint_source.h"
 #include "samba/train/model_folder.h"
+#include "samba/train/ranked_checkpoint.h"
 #include "samba/train/stack_checkpoint.h"
 #include "samba/train/state_dictionary.h"
 #include "samba/train/stored_model.h"
@@ -50,9 +52,28 @@ class SourceWeights final : public WeightSource {
   std::map<std::size_t, Array> open_;
 };
 
+// The writer of moments: elements that none of the ranges holds are left out.
+PieceWriter to_moments(Memory& memory, float* moments, const std::vector<ParameterRange>& ranges) {
+  return [&memory, moments, &ranges](std::uint64_t first, const void* from, std::size_t bytes) {
+    const std::uint64_t end = first + bytes;
+    std::uint64_t moment = 0;
+    for (const ParameterRange& range : ranges) {
+      const std::uint64_t begin_byte = static_cast<std::uint64_t>(range.first) * sizeof(float);
+      const std::uint64_t range_bytes = static_cast<std::uint64_t>(range.count) * sizeof(float);
+      const std::uint64_t begin = std::max(first, begin_byte), stop = std::min(end, begin_byte + range_bytes);
+      if (begin < stop) {
+        memory.copy_to_device(reinterpret_cast<char*>(moments) + moment + (begin - begin_byte),
+                              static_cast<const char*>(from) + (begin - first), stop - begin);
+      }
+      moment += range_bytes;
+    }
+  };
+}
+
 }  // namespace
 
 std::string save_checkpoint(const SambaTrainer& trainer, const Path& path, const FileProgress& progress) {
+  if (trainer.ranks() != nullptr) return save_ranked_checkpoint(trainer, path);
   if (!fits_samba_archive(model_state(trainer))) return save_stack_checkpoint(trainer, path, progress);
   Memory& memory = trainer.stack().executor().memory();
   const Optimizer& optimizer = trainer.optimizer();
@@ -67,19 +88,21 @@ std::string save_checkpoint(const SambaTrainer& trainer, const Path& path, const
       progress);
 }
 
-std::unique_ptr<SambaTrainer> load_for_training(Executor& executor, const Path& path, const FileProgress& progress) {
-  if (is_stack_archive(path)) return load_stack_for_training(executor, path, progress);
+std::unique_ptr<SambaTrainer> load_for_training(Executor& executor, const Path& path, const FileProgress& progress,
+                                                const RankPlace& place) {
+  if (is_stack_archive(path)) return load_stack_for_training(executor, path, progress, place);
   CheckpointSource source(path, true);
   require_trained_mode(std::string(numeric_mode_name(NumericMode::identical)), executor.numeric_mode(), source.path());
   Memory& memory = executor.memory();
-  const Index total = source.registry().total();
   auto stack = std::make_unique<SambaStack>(executor, source.config());
-  DeviceArray<float> exp_avg(memory, total);
-  DeviceArray<float> exp_avg_sq(memory, total);
+  const std::vector<ParameterRange> ranges = moment_ranges(source.registry(), place);
+  const Index moments = element_count(ranges);
+  DeviceArray<float> exp_avg(memory, moments);
+  DeviceArray<float> exp_avg_sq(memory, moments);
   std::vector<std::int32_t> initialized(source.registry().tensors().size());
   FiniteWatch watch;
   source.read_arrays({watch.watched(to_device(memory, stack->mutable_device_parameters())),
-                      to_device(memory, exp_avg.data()), to_device(memory, exp_avg_sq.data()),
+                      to_moments(memory, exp_avg.data(), ranges), to_moments(memory, exp_avg_sq.data(), ranges),
                       [&](std::uint64_t first, const void* from, std::size_t bytes) {
                         std::memcpy(reinterpret_cast<char*>(initialized.data()) + first, from, bytes);
                       }},
@@ -88,8 +111,8 @@ std::unique_ptr<SambaTrainer> load_for_training(Executor& executor, const Path& 
   watch.refuse_if_found(source);
 
   stack->parameters_changed();
-  auto trainer =
-      std::make_unique<SambaTrainer>(std::move(stack), Generator(state.generator), state.optimizer, state.schedule);
+  auto trainer = std::make_unique<SambaTrainer>(std::move(stack), Generator(state.generator), state.optimizer,
+                                                state.schedule, place);
   trainer->optimizer().restore(state.completed_steps, std::move(exp_avg), std::move(exp_avg_sq),
                                std::move(initialized));
   return trainer;

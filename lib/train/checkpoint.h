@@ -21,12 +21,14 @@
 namespace samba {
 
 // Atomic and durable: on any failure the old file at `path` stays. Returns the SHA-256 of the whole file (hex).
+// Several ranks call it together and write the file together; it has the bytes of one process.
 std::string save_checkpoint(const SambaTrainer& trainer, const Path& path, const FileProgress& progress = {});
 
 // Config, parameters, moments, counters, optimizer, schedule and random stream; continuing gives the bits of the
-// uninterrupted run, and saving at once gives the file's bytes.
-std::unique_ptr<SambaTrainer> load_for_training(Executor& executor, const Path& path,
-                                                const FileProgress& progress = {});
+// uninterrupted run, and saving at once gives the file's bytes. `place`: as of SambaTrainer, whatever number of ranks
+// wrote the file; a rank keeps its share of the moments.
+std::unique_ptr<SambaTrainer> load_for_training(Executor& executor, const Path& path, const FileProgress& progress = {},
+                                                const RankPlace& place = {});
 
 // Config and parameters only: no memory for moments or gradients. Packed weights stay packed.
 std::unique_ptr<SambaStack> load_for_inference(Executor& executor, const Path& path, const FileProgress& progress = {});

@@ -12,19 +12,16 @@
 
 namespace samba {
 
-ClipReport clip_grad_norm(Executor& executor, std::span<const Index> sizes, double max_norm, float* gradient) {
-  const FloatScope float_scope;
+ClipReport clip_report(std::vector<float> sums_of_squares, double max_norm) {
   const auto limit = static_cast<float>(max_norm);
   if (!(max_norm > 0.0) || std::isinf(max_norm)) {
     refuse_value("max_norm must be finite and greater than 0, got " + std::to_string(max_norm));
   }
   ClipReport report;
-  report.sums_of_squares.resize(sizes.size());
-  executor.optimizer().sums_of_squares(static_cast<Index>(sizes.size()), sizes.data(), gradient,
-                                       report.sums_of_squares.data());
+  report.sums_of_squares = std::move(sums_of_squares);
   for (const float sum : report.sums_of_squares) report.norms.push_back(flush(elementary::sqrt(sum)));
   const auto norm = [&](std::int64_t j) { return report.norms[static_cast<std::size_t>(j)]; };
-  report.total_sum = dot(static_cast<std::int64_t>(sizes.size()), norm, norm);
+  report.total_sum = dot(static_cast<std::int64_t>(report.norms.size()), norm, norm);
   report.total_norm = flush(elementary::sqrt(report.total_sum));
   if (!is_finite(report.total_norm)) {
     throw Error(ErrorKind::value, kNonFiniteClass,
@@ -34,6 +31,14 @@ ClipReport clip_grad_norm(Executor& executor, std::span<const Index> sizes, doub
   constexpr float kSmall = from_bits(0x358637BDU);  // 1e-6
   const float ratio = div(limit, flush(report.total_norm + kSmall));
   report.coefficient = ratio < 1.0F ? ratio : 1.0F;
+  return report;
+}
+
+ClipReport clip_grad_norm(Executor& executor, std::span<const Index> sizes, double max_norm, float* gradient) {
+  const FloatScope float_scope;
+  std::vector<float> sums(sizes.size());
+  executor.optimizer().sums_of_squares(static_cast<Index>(sizes.size()), sizes.data(), gradient, sums.data());
+  ClipReport report = clip_report(std::move(sums), max_norm);
   executor.optimizer().scale(std::accumulate(sizes.begin(), sizes.end(), Index{0}), report.coefficient, gradient);
   return report;
 }

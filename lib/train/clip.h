@@ -21,4 +21,7 @@ struct ClipReport {
 // non-finite total is refused (Error(value), class "non_finite", "clip.total_norm") and the gradient is left as it was.
 ClipReport clip_grad_norm(Executor& executor, std::span<const Index> sizes, double max_norm, float* gradient);
 
+// From the sums of squares to the coefficient, without touching a gradient.
+ClipReport clip_report(std::vector<float> sums_of_squares, double max_norm);
+
 }  // namespace samba

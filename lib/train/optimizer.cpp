@@ -8,6 +8,7 @@
 #include "samba/model/samba_stack.h"
 #include "samba/numerics/elementary.h"
 #include "samba/train/accumulate.h"
+#include "samba/train/rank_group.h"
 
 namespace samba {
 
@@ -124,63 +125,133 @@ StepScalars step_scalars(const OptimizerSettings& settings, float lr, Index t) {
 }
 
 Optimizer::Optimizer(Executor& executor, std::vector<Index> sizes, const OptimizerSettings& settings,
-                     std::optional<Schedule> schedule)
-    : executor_(executor), sizes_(std::move(sizes)), settings_(settings), schedule_(std::move(schedule)) {
+                     std::optional<Schedule> schedule, RankGroup* ranks)
+    : executor_(executor),
+      sizes_(std::move(sizes)),
+      settings_(settings),
+      schedule_(std::move(schedule)),
+      ranks_(ranks) {
   check_settings(settings_);
   if (sizes_.empty()) refuse_value("an optimizer needs at least one parameter, the parameter list is empty");
   for (std::size_t j = 0; j < sizes_.size(); ++j) {
     if (sizes_[j] < 1) refuse_value("parameter " + std::to_string(j) + " is empty");
+    if (ranks_ == nullptr) ranges_.push_back({j, total_, sizes_[j]});
     total_ += sizes_[j];
   }
+  if (ranks_ != nullptr) ranges_ = ranks_->owned();
   buffer_initialized_.assign(sizes_.size(), 0);
-  exp_avg_ = DeviceArray<float>(executor_.memory(), total_);
+  Index moments = 0;
+  for (const ParameterRange& range : ranges_) moments += range.count;
+  exp_avg_ = DeviceArray<float>(executor_.memory(), moments);
   exp_avg_.zero();
   if (settings_.kind != OptimizerKind::sgd) {
-    exp_avg_sq_ = DeviceArray<float>(executor_.memory(), total_);
+    exp_avg_sq_ = DeviceArray<float>(executor_.memory(), moments);
     exp_avg_sq_.zero();
   }
 }
 
-void Optimizer::refuse_non_finite(const char* buffer, const float* values) const {
-  const Index index = executor_.elementwise().first_non_finite(total_, values);
-  if (index < 0) return;
+namespace {
+
+constexpr const char* kBufferNames[] = {"input.param", "input.grad", "state.m", "state.v"};
+
+// The first value of a step that is not finite.
+struct NonFinite {
+  int buffer = 4;   // of kBufferNames; 4: none
+  Index index = 0;  // in the flat buffer
   float value = 0.0F;
-  executor_.memory().copy_to_host(&value, values + index, sizeof value);
-  throw Error(
-      ErrorKind::value, kNonFiniteClass,
-      std::string(buffer) + " is " + (is_nan(value) ? "NaN" : "infinity") + " at flat index " + std::to_string(index));
+};
+
+}  // namespace
+
+void Optimizer::refuse_non_finite(const float* parameters, const float* gradient) const {
+  NonFinite found;
+  const auto look = [&](int buffer, const float* values, Index count, Index first) {
+    const Index at = executor_.elementwise().first_non_finite(count, values);
+    if (at < 0 || buffer > found.buffer || (buffer == found.buffer && first + at > found.index)) return;
+    found = {buffer, first + at, 0.0F};
+    executor_.memory().copy_to_host(&found.value, values + at, sizeof found.value);
+  };
+  if (ranks_ == nullptr) {
+    const float* buffers[] = {parameters, gradient, exp_avg_.data(), exp_avg_sq_.data()};
+    for (int buffer = 0; buffer < 4 && found.buffer == 4; ++buffer) {
+      if (buffers[buffer] != nullptr) look(buffer, buffers[buffer], total_, 0);
+    }
+  } else {
+    Index moment = 0;
+    for (const ParameterRange& range : ranges_) {
+      look(0, parameters + range.first, range.count, range.first);
+      look(1, gradient + range.first, range.count, range.first);
+      look(2, exp_avg_.data() + moment, range.count, range.first);
+      if (exp_avg_sq_.size() > 0) look(3, exp_avg_sq_.data() + moment, range.count, range.first);
+      moment += range.count;
+    }
+    for (const NonFinite& theirs : gather_values(ranks_->communicator(), found)) {
+      if (std::pair(theirs.buffer, theirs.index) < std::pair(found.buffer, found.index)) found = theirs;
+    }
+  }
+  if (found.buffer == 4) return;
+  throw Error(ErrorKind::value, kNonFiniteClass,
+              std::string(kBufferNames[found.buffer]) + " is " + (is_nan(found.value) ? "NaN" : "infinity") +
+                  " at flat index " + std::to_string(found.index));
+}
+
+void Optimizer::clip(float* gradient, StepReport& report) {
+  if (ranks_ == nullptr) {
+    report.clip = clip_grad_norm(executor_, sizes_, *settings_.max_norm, gradient);
+    return;
+  }
+  report.clip = clip_report(ranks_->sums_of_squares(gradient), *settings_.max_norm);
+  for (const ParameterRange& range : ranges_) {
+    executor_.optimizer().scale(range.count, report.clip->coefficient, gradient + range.first);
+  }
 }
 
 StepReport Optimizer::step(float* parameters, float* gradient) {
   const FloatScope float_scope;
-  refuse_non_finite("input.param", parameters);
-  refuse_non_finite("input.grad", gradient);
-  refuse_non_finite("state.m", exp_avg_.data());
-  if (exp_avg_sq_.size() > 0) refuse_non_finite("state.v", exp_avg_sq_.data());
+  refuse_non_finite(parameters, gradient);
 
   StepReport report;
   report.t = t_ + 1;
   report.lr = schedule_ ? schedule_->at(report.t) : static_cast<float>(settings_.lr);
-  if (settings_.max_norm) report.clip = clip_grad_norm(executor_, sizes_, *settings_.max_norm, gradient);
+  if (settings_.max_norm) clip(gradient, report);
   report.scalars = step_scalars(settings_, report.lr, report.t);
-  if (settings_.kind == OptimizerKind::sgd) {
-    apply_sgd(report.scalars.sgd, gradient, parameters);
-  } else {
+  const bool adam = settings_.kind != OptimizerKind::sgd;
+  if (ranks_ == nullptr && adam) {
     executor_.optimizer().adam(report.scalars.adam, total_, gradient, parameters, exp_avg_.data(), exp_avg_sq_.data());
+  } else {
+    Index moment = 0;
+    std::size_t bucket = 0;
+    for (std::size_t r = 0; r < ranges_.size() || ranks_ != nullptr; ++r) {
+      // New values go out as soon as a bucket is done.
+      while (ranks_ != nullptr && bucket < ranks_->shares().buckets().size() &&
+             ranks_->shares().owned_first(ranks_->split().rank, bucket + 1) <= r) {
+        ranks_->share_parameters(bucket++, parameters);
+      }
+      if (r == ranges_.size()) break;
+      update(report.scalars, r, moment, gradient, parameters);
+      moment += ranges_[r].count;
+    }
   }
+  if (!adam && report.scalars.sgd.momentum != 0.0F) buffer_initialized_.assign(sizes_.size(), 1);
+  if (ranks_ != nullptr) ranks_->wait();
   if (schedule_) settings_.lr = static_cast<double>(report.lr);
   t_ = report.t;
   return report;
 }
 
-void Optimizer::apply_sgd(SgdScalars scalars, const float* gradient, float* parameters) {
-  Index first = 0;
-  for (std::size_t j = 0; j < sizes_.size(); ++j) {
-    scalars.first = buffer_initialized_[j] == 0;
-    executor_.optimizer().sgd(scalars, sizes_[j], gradient + first, parameters + first, exp_avg_.data() + first);
-    if (scalars.momentum != 0.0F) buffer_initialized_[j] = 1;
-    first += sizes_[j];
+void Optimizer::update(const StepScalars& scalars, std::size_t r, Index moment, const float* gradient,
+                       float* parameters) {
+  const ParameterRange& range = ranges_[r];
+  gradient += range.first;
+  parameters += range.first;
+  if (settings_.kind != OptimizerKind::sgd) {
+    executor_.optimizer().adam(scalars.adam, range.count, gradient, parameters, exp_avg_.data() + moment,
+                               exp_avg_sq_.data() + moment);
+    return;
   }
+  SgdScalars sgd = scalars.sgd;
+  sgd.first = buffer_initialized_[range.tensor] == 0;
+  executor_.optimizer().sgd(sgd, range.count, gradient, parameters, exp_avg_.data() + moment);
 }
 
 StepReport Optimizer::step_accumulated(float* parameters, std::span<float* const> parts, Index tokens) {
@@ -190,7 +261,10 @@ StepReport Optimizer::step_accumulated(float* parameters, std::span<float* const
                  "accumulation_steps " + std::to_string(settings_.accumulation_steps));
   }
   check_accumulation(tokens, settings_.accumulation_steps);
-  for (float* part : parts) refuse_non_finite("input.grad", part);
+  for (float* part : parts) {
+    const Index at = executor_.elementwise().first_non_finite(total_, part);
+    if (at >= 0) refuse_non_finite(nullptr, part);
+  }
   accumulate_in_place(executor_, total_, parts);
   return step(parameters, parts[0]);
 }

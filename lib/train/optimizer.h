@@ -10,6 +10,7 @@
 #include "samba/kernels/executor.h"
 #include "samba/kernels/optimizer.h"
 #include "samba/train/clip.h"
+#include "samba/train/gradient_shares.h"
 #include "samba/train/schedule.h"
 
 namespace samba {
@@ -60,11 +61,15 @@ struct StepReport {
   StepScalars scalars;
 };
 
+class RankGroup;
+
 class Optimizer {
  public:
   // `sizes`: elements of each tensor in registry order, at least one tensor and one element each. Moments are +0.
+  // `ranks`: this is one of several ranks; it has the moments of the elements that it owns, and only those, and leaves
+  // the others' new parameters to them.
   Optimizer(Executor& executor, std::vector<Index> sizes, const OptimizerSettings& settings,
-            std::optional<Schedule> schedule = std::nullopt);
+            std::optional<Schedule> schedule = std::nullopt, RankGroup* ranks = nullptr);
 
   // One step on device buffers of all tensors laid end to end. `gradient` is clipped in place. A non-finite value is
   // refused (Error(value), class "non_finite"; the message names input.param, input.grad, state.m or state.v, the flat
@@ -79,20 +84,25 @@ class Optimizer {
   Index total() const { return total_; }
   Index completed_steps() const { return t_; }
 
-  // Device buffers of total() floats. exp_avg_sq is null for sgd, whose exp_avg is the momentum buffer.
+  // What the moments below are of, one range behind the other: the whole buffer, or what this rank owns.
+  const std::vector<ParameterRange>& ranges() const { return ranges_; }
+  Index moment_elements() const { return exp_avg_.size(); }
+  // Device buffers of moment_elements() floats. exp_avg_sq is null for sgd, whose exp_avg is the momentum buffer.
   float* exp_avg() { return exp_avg_.data(); }
   const float* exp_avg() const { return exp_avg_.data(); }
   float* exp_avg_sq() { return exp_avg_sq_.data(); }
   const float* exp_avg_sq() const { return exp_avg_sq_.data(); }
   const std::vector<std::int32_t>& buffer_initialized() const { return buffer_initialized_; }  // one a tensor
 
-  // Takes over a saved state: moments of total() floats and one flag a tensor.
+  // Takes over a saved state: moments of moment_elements() floats and one flag a tensor.
   void restore(Index completed_steps, DeviceArray<float> exp_avg, DeviceArray<float> exp_avg_sq,
                std::vector<std::int32_t> buffer_initialized);
 
  private:
-  void refuse_non_finite(const char* buffer, const float* values) const;
-  void apply_sgd(SgdScalars scalars, const float* gradient, float* parameters);
+  void refuse_non_finite(const float* parameters, const float* gradient) const;
+  void clip(float* gradient, StepReport& report);
+  // Updates ranges_[r], whose moments begin at `moment`.
+  void update(const StepScalars& scalars, std::size_t r, Index moment, const float* gradient, float* parameters);
 
   Executor& executor_;
   std::vector<Index> sizes_;
@@ -103,6 +113,8 @@ class Optimizer {
   DeviceArray<float> exp_avg_;
   DeviceArray<float> exp_avg_sq_;
   std::vector<std::int32_t> buffer_initialized_;
+  std::vector<ParameterRange> ranges_;
+  RankGroup* ranks_ = nullptr;
 };
 
 }  // namespace samba

@@ -147,7 +147,7 @@ std::string save_stack_checkpoint(const SambaTrainer& trainer, const Path& path,
 }
 
 std::unique_ptr<SambaTrainer> load_stack_for_training(Executor& executor, const Path& path,
-                                                      const FileProgress& progress) {
+                                                      const FileProgress& progress, const RankPlace& place) {
   StackCheckpointReader reader(path, true);
   if (!reader.state().training) {
     const std::string format(weight_format_name(reader.format()));
@@ -171,10 +171,11 @@ std::unique_ptr<SambaTrainer> load_stack_for_training(Executor& executor, const 
   }
   stack->parameters_changed();
   auto trainer = std::make_unique<SambaTrainer>(std::move(stack), Generator(training.generator), training.optimizer,
-                                                training.schedule);
+                                                training.schedule, place);
   const bool sgd = training.optimizer.kind == OptimizerKind::sgd;
-  DeviceArray<float> exp_avg(memory, registry.total());
-  DeviceArray<float> exp_avg_sq(memory, sgd ? 0 : registry.total());
+  const std::vector<ParameterRange>& ranges = trainer->optimizer().ranges();
+  DeviceArray<float> exp_avg(memory, trainer->optimizer().moment_elements());
+  DeviceArray<float> exp_avg_sq(memory, sgd ? 0 : trainer->optimizer().moment_elements());
   std::vector<std::int32_t> initialized(registry.tensors().size());
   std::size_t next = 0;
   for (const StackTensor& tensor : reader.archive().moments()) {
@@ -183,7 +184,15 @@ std::unique_ptr<SambaTrainer> load_stack_for_training(Executor& executor, const 
       std::memcpy(initialized.data(), raw.data(), raw.size());
     } else {
       float* buffer = next < registry.tensors().size() ? exp_avg.data() : exp_avg_sq.data();
-      copy_to_device(memory, buffer + registry.tensors()[next % registry.tensors().size()].offset, raw);
+      const std::size_t index = next % registry.tensors().size();
+      for (const ParameterRange& range : ranges) {
+        if (range.tensor == index) {
+          const Index first = range.first - registry.tensors()[index].offset;
+          memory.copy_to_device(buffer, raw.data() + first * Index{sizeof(float)},
+                                static_cast<std::size_t>(range.count) * sizeof(float));
+        }
+        buffer += range.count;
+      }
     }
     report.add(tensor);
     ++next;

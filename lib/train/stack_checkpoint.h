@@ -56,7 +56,7 @@ std::vector<MomentSpec> moment_specs(const Registry& registry, OptimizerKind kin
 std::string save_stack_checkpoint(const SambaTrainer& trainer, const Path& path, const FileProgress& progress = {});
 // Class inference_only for a file without moments.
 std::unique_ptr<SambaTrainer> load_stack_for_training(Executor& executor, const Path& path,
-                                                      const FileProgress& progress = {});
+                                                      const FileProgress& progress = {}, const RankPlace& place = {});
 // Packed weights stay packed.
 std::unique_ptr<SambaStack> load_stack_for_inference(Executor& executor, const Path& path,
                                                      const FileProgress& progress = {});

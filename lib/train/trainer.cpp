@@ -11,37 +11,43 @@
 
 namespace samba {
 
-// The checked batch of one step.
-struct SambaTrainer::Batch {
-  TokenBatch inputs;
-  TokenBatch targets;
-  Index counted = 0;
-};
+namespace {
+
+std::unique_ptr<RankGroup> make_ranks(const RankPlace& place, SambaStack& stack, const OptimizerSettings& settings) {
+  if (place.ranks == nullptr || place.ranks->size() == 1) return nullptr;
+  check_settings(settings);
+  return std::make_unique<RankGroup>(place, stack.executor(), stack.registry(), stack.config(),
+                                     settings.accumulation_steps);
+}
+
+}  // namespace
 
 SambaTrainer::SambaTrainer(std::unique_ptr<SambaStack> stack, const Generator& generator,
-                           const OptimizerSettings& settings, std::optional<Schedule> schedule)
+                           const OptimizerSettings& settings, std::optional<Schedule> schedule, const RankPlace& place)
     : stack_(std::move(stack)),
       generator_(generator),
-      optimizer_(stack_->executor(), stack_->registry().sizes(), settings, std::move(schedule)) {
+      ranks_(make_ranks(place, *stack_, settings)),
+      optimizer_(stack_->executor(), stack_->registry().sizes(), settings, std::move(schedule), ranks_.get()) {
   refuse_backward_mode(stack_->executor().numeric_mode());
   if (stack_->config().samba && settings.kind != OptimizerKind::adamw) {
     refuse_unsupported("a Samba stack trains with adamw, got " + optimizer_kind_name(settings.kind));
   }
   if (stack_->use() == SambaStack::Use::inference) refuse_unsupported("train_step: inference is forward only");
   // A binary counter of gradients: A parts keep at most log2(A) + 1 of them.
-  for (Index pieces = settings.accumulation_steps; pieces > 0; pieces /= 2) {
+  const Index microbatches = ranks_ == nullptr ? settings.accumulation_steps : ranks_->split().microbatches;
+  for (Index pieces = microbatches; pieces > 0; pieces /= 2) {
     gradients_.emplace_back(stack_->executor().memory(), stack_->registry().total());
   }
 }
 
 std::unique_ptr<SambaTrainer> SambaTrainer::create(Executor& executor, const StackConfig& config, std::uint64_t seed,
-                                                   const OptimizerSettings& settings,
-                                                   std::optional<Schedule> schedule) {
+                                                   const OptimizerSettings& settings, std::optional<Schedule> schedule,
+                                                   const RankPlace& place) {
   check_settings(settings);
   require_memory(executor, config, settings);
   Generator generator(seed);
   auto stack = std::make_unique<SambaStack>(executor, config, generator);
-  return std::make_unique<SambaTrainer>(std::move(stack), generator, settings, std::move(schedule));
+  return std::make_unique<SambaTrainer>(std::move(stack), generator, settings, std::move(schedule), place);
 }
 
 void SambaTrainer::require_memory(Executor& executor, const StackConfig& config, const OptimizerSettings& settings) {
@@ -110,11 +116,17 @@ StepResult SambaTrainer::train_step(ConstArray inputs, ConstArray targets) {
   const FloatScope float_scope;
   const Batch batch = check_batch(inputs, targets);
   StepResult result;
-  combined_gradient(batch, result.loss);
-  if (!is_finite(result.loss)) {
-    throw Error(ErrorKind::value, kNonFiniteClass, "the loss of the step is not finite");
+  if (ranks_ == nullptr) {
+    combined_gradient(batch, result.loss);
+  } else {
+    ranked_gradient(batch, result.loss);
   }
-  const StepReport report = optimizer_.step(stack_->mutable_device_parameters(), gradients_[0].data());
+  if (!is_finite(result.loss)) {
+    const char* message = "the loss of the step is not finite";
+    if (ranks_ != nullptr) throw AgreedError(ErrorKind::value, kNonFiniteClass, message);
+    throw Error(ErrorKind::value, kNonFiniteClass, message);
+  }
+  const StepReport report = optimizer_step();
   stack_->parameters_changed();
   if (stack_->config().dropout > 0.0F) generator_.next_stream();
   result.step = report.t;
@@ -126,6 +138,7 @@ StepResult SambaTrainer::train_step(ConstArray inputs, ConstArray targets) {
 
 SambaTrainer::StepGradient SambaTrainer::step_gradient(ConstArray inputs, ConstArray targets) {
   const FloatScope float_scope;
+  require_alone("step_gradient");
   const Batch batch = check_batch(inputs, targets);
   StepGradient result;
   result.microbatch_losses = combined_gradient(batch, result.loss);
@@ -144,9 +157,13 @@ Array host_copy(Executor& executor, Index count, const float* device) {
 
 }  // namespace
 
-Array SambaTrainer::exp_avg() const { return host_copy(stack_->executor(), optimizer_.total(), optimizer_.exp_avg()); }
+Array SambaTrainer::exp_avg() const {
+  require_alone("exp_avg");
+  return host_copy(stack_->executor(), optimizer_.total(), optimizer_.exp_avg());
+}
 
 Array SambaTrainer::exp_avg_sq() const {
+  require_alone("exp_avg_sq");
   if (optimizer_.exp_avg_sq() == nullptr) return Array::zeros({0});
   return host_copy(stack_->executor(), optimizer_.total(), optimizer_.exp_avg_sq());
 }

@@ -10,6 +10,7 @@
 #include "samba/model/samba_stack.h"
 #include "samba/numerics/generator.h"
 #include "samba/train/optimizer.h"
+#include "samba/train/rank_group.h"
 
 namespace samba {
 
@@ -25,13 +26,18 @@ class SambaTrainer {
  public:
   // `generator`: its next stream id is the next step's. A SambaStack has adamw only, a general stack any kind.
   // Gradient and moment memory is taken here.
+  // `place`: this trainer is one of several ranks that train one model and reach the bits of a trainer alone. All make
+  // the same calls with the whole batch of a step, which must have the shape of the place; each computes its share. A
+  // step that is refused is refused on every rank (AgreedError). Error(value) for a number of ranks that the step does
+  // not admit (rank_split.h).
   SambaTrainer(std::unique_ptr<SambaStack> stack, const Generator& generator, const OptimizerSettings& settings = {},
-               std::optional<Schedule> schedule = std::nullopt);
+               std::optional<Schedule> schedule = std::nullopt, const RankPlace& place = {});
 
   // A new stack with initial values drawn from `seed`.
   static std::unique_ptr<SambaTrainer> create(Executor& executor, const StackConfig& config, std::uint64_t seed,
                                               const OptimizerSettings& settings = {},
-                                              std::optional<Schedule> schedule = std::nullopt);
+                                              std::optional<Schedule> schedule = std::nullopt,
+                                              const RankPlace& place = {});
 
   // Error(resource) where the machine has not the memory for parameters, their layout, gradients and moments.
   static void require_memory(Executor& executor, const StackConfig& config, const OptimizerSettings& settings);
@@ -57,20 +63,34 @@ class SambaTrainer {
   const Generator& generator() const { return generator_; }
   Index completed_steps() const { return optimizer_.completed_steps(); }
 
+  RankGroup* ranks() const { return ranks_.get(); }  // null: alone
+
+  // Refused on one of several ranks, which has a share of them only.
   Array exp_avg() const;     // (P,), host copies; of sgd the momentum buffer
   Array exp_avg_sq() const;  // of sgd (0,)
 
  private:
-  struct Batch;
+  struct Batch {  // checked
+    TokenBatch inputs;
+    TokenBatch targets;
+    Index counted = 0;
+  };
   Batch check_batch(ConstArray inputs, ConstArray targets) const;
   std::optional<DropoutStream> next_dropout() const;
   // Leaves the combined gradient in gradients_[0]; returns the losses of the microbatches.
   std::vector<float> combined_gradient(const Batch& batch, float& loss);
+  // trainer_ranks.cpp: the same for one of several ranks; gradients_[0] then holds the sums where this rank owns them.
+  void ranked_gradient(const Batch& batch, float& loss);
+  std::vector<float> own_losses(const Batch& batch);
+  float combined_loss(const std::vector<float>& own, Index counted) const;
+  StepReport optimizer_step();
+  void require_alone(const char* call) const;
 
   std::unique_ptr<SambaStack> stack_;
   Generator generator_;
+  std::unique_ptr<RankGroup> ranks_;
   Optimizer optimizer_;
-  std::vector<DeviceArray<float>> gradients_;  // log2(accumulation_steps) + 1
+  std::vector<DeviceArray<float>> gradients_;  // log2(microbatches of this process) + 1
 };
 
 }  // namespace samba
