@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "samba/core/error.h"
 #include "samba/kernels/executor.h"
 
 namespace samba::apps {
@@ -49,6 +50,8 @@ class CommandLine {
  private:
   std::vector<Entry> entries_;
 };
+
+int exit_code(ErrorKind kind);
 
 // The executor the common flags ask for.
 std::unique_ptr<Executor> make_executor(const CommonOptions& common);

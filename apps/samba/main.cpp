@@ -27,24 +27,6 @@ namespace {
 constexpr int kBadUse = 2;
 constexpr int kInternal = 70;
 
-int exit_code(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::check:
-      return 1;
-    case ErrorKind::value:
-    case ErrorKind::type:
-    case ErrorKind::unsupported:
-      return kBadUse;
-    case ErrorKind::corrupt:
-      return 3;
-    case ErrorKind::resource:
-      return 4;
-    case ErrorKind::internal:
-      break;
-  }
-  return kInternal;
-}
-
 std::string join(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
@@ -174,6 +156,24 @@ void return_large_blocks() {
 }
 
 }  // namespace
+
+int exit_code(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::check:
+      return 1;
+    case ErrorKind::value:
+    case ErrorKind::type:
+    case ErrorKind::unsupported:
+      return kBadUse;
+    case ErrorKind::corrupt:
+      return 3;
+    case ErrorKind::resource:
+      return 4;
+    case ErrorKind::internal:
+      break;
+  }
+  return kInternal;
+}
 
 void CommandLine::on(CLI::App* command, const std::string& example, std::function<int()> action) {
   command->fallthrough();

@@ -1,7 +1,10 @@
 // samba train: a model from text, or from rows.
 
+#include <sched.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "commands.h"
@@ -12,6 +15,7 @@
 #include "samba/core/interrupt.h"
 #include "samba/core/json_fields.h"
 #include "samba/train/model_kind.h"
+#include "samba/train/mpi_communicator.h"
 #include "samba/train/train_config.h"
 
 namespace samba::apps {
@@ -144,56 +148,99 @@ class Reporter {
   bool closed_ = false;
 };
 
-int train(const TrainOptions& options, const CommonOptions& common) {
-  check_flags(options);
-  if (options.print_config && options.resume.empty()) {
-    const GivenConfig given = read_config(options, nullptr);
-    print(resolved_config(given.json, given.folder).dump(2) + "\n");
-    return 0;
+// Refuses to go on with a run whose configuration is another one.
+void check_resumed(const Training& run, const nlohmann::json& resumed, const Path& folder) {
+  const std::string difference = first_difference(run.resolved(), resumed);
+  if (difference.empty()) return;
+  const nlohmann::json::json_pointer place(difference);
+  const nlohmann::json mine = run.resolved();
+  refuse_value("cannot resume " + folder.string() + " with another configuration: " + difference + " is " +
+               shown(mine.contains(place) ? mine.at(place) : nlohmann::json()) + ", the run has " +
+               shown(resumed.contains(place) ? resumed.at(place) : nlohmann::json()));
+}
+
+std::unique_ptr<RunFolder> open_resumed(const TrainOptions& options) {
+  const ResumedFolder place = run_folder_of(options.resume);
+  if (!place.moved_to.empty()) {
+    spdlog::warn("{} was converted; it is now in {}, and the run goes on in its place", options.resume,
+                 place.moved_to.string());
   }
+  return RunFolder::resume(place.path);
+}
+
+// What rank 0 opens with `open`, and the others follow. `resumes`: it has an archive to go on from.
+template <class Open>
+std::unique_ptr<RunFolder> open_together(Communicator* ranks, bool resumes, Open&& open) {
+  std::unique_ptr<RunFolder> folder;
+  agreed(ranks, [&] {
+    if (ranks == nullptr || ranks->rank() == 0) folder = open();
+  });
+  if (ranks == nullptr) return folder;
+  const auto full = [](const Path& path) { return std::filesystem::absolute(path).string(); };
+  std::string place, archive;
+  agreed(ranks, [&] {
+    if (folder == nullptr) return;
+    place = full(folder->folder());
+    if (resumes) archive = full(folder->resume_archive());
+  });
+  place = text_of_first(*ranks, place);
+  archive = text_of_first(*ranks, archive);
+  agreed(ranks, [&] {
+    if (folder == nullptr) folder = RunFolder::follow(place, archive);
+  });
+  return folder;
+}
+
+// Ranks on one host that may each use all its processors share them.
+CommonOptions share_threads(CommonOptions common) {
+  const int local = launched_ranks().local_size;
+  const auto processors = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  cpu_set_t mine;
+  if (common.threads != 0 || local < 2 || ::sched_getaffinity(0, sizeof mine, &mine) != 0) return common;
+  if (CPU_COUNT(&mine) * local > processors) common.threads = std::max(1, processors / local);
+  return common;
+}
+
+int train_on(const TrainOptions& options, const CommonOptions& common, Communicator* ranks) {
+  const bool leads = ranks == nullptr || ranks->rank() == 0;
   std::unique_ptr<RunFolder> folder;
   nlohmann::json resumed;
   if (!options.resume.empty()) {
-    const ResumedFolder place = run_folder_of(options.resume);
-    if (!place.moved_to.empty()) {
-      spdlog::warn("{} was converted; it is now in {}, and the run goes on in its place", options.resume,
-                   place.moved_to.string());
-    }
-    folder = RunFolder::resume(place.path);
-    resumed = folder->config();
+    folder = open_together(ranks, true, [&] { return open_resumed(options); });
+    agreed(ranks, [&] { resumed = folder->config(); });
   }
-  const GivenConfig given = read_config(options, &resumed, folder == nullptr ? Path() : folder->folder());
-  if (options.print_config) {
-    print(resolved_config(given.json, given.folder).dump(2) + "\n");
-    return 0;
-  }
-  const std::unique_ptr<Executor> executor = make_executor(common);  // outlives the run
-  const std::unique_ptr<Training> training = make_training(given.json, given.folder);
+  std::unique_ptr<Executor> executor;  // outlives the run
+  std::unique_ptr<Training> training;
+  agreed(ranks, [&] {
+    const GivenConfig given = read_config(options, &resumed, folder == nullptr ? Path() : folder->folder());
+    executor = make_executor(common);
+    training = make_training(given.json, given.folder);
+    if (ranks != nullptr) training->join(*ranks);
+    if (folder != nullptr) check_resumed(*training, resumed, folder->folder());
+  });
   Training& run = *training;
-  if (folder != nullptr) {
-    const std::string difference = first_difference(run.resolved(), resumed);
-    if (!difference.empty()) {
-      const nlohmann::json::json_pointer place(difference);
-      const nlohmann::json mine = run.resolved();
-      refuse_value("cannot resume " + folder->folder().string() + " with another configuration: " + difference +
-                   " is " + shown(mine.contains(place) ? mine.at(place) : nlohmann::json()) + ", the run has " +
-                   shown(resumed.contains(place) ? resumed.at(place) : nlohmann::json()));
-    }
-  }
   const InterruptGuard guard;
-  if (folder != nullptr) {
-    run.resume(*executor, folder->resume_archive());
-    folder->cut_metrics(run.completed_steps());
-  } else {
-    run.start(*executor);
-    const std::string name = Path(options.config).stem().string();
-    folder = RunFolder::create(options.out.empty() ? Path("runs") / name : Path(options.out), options.force);
+  agreed(ranks, [&] {
+    if (folder == nullptr) {
+      run.start(*executor);
+    } else {
+      run.resume(*executor, folder->resume_archive());
+      folder->cut_metrics(run.completed_steps());
+    }
+  });
+  if (folder == nullptr) {
+    folder = open_together(ranks, false, [&] {
+      const Path place = options.out.empty() ? Path("runs") / Path(options.config).stem() : Path(options.out);
+      return RunFolder::create(place, options.force);
+    });
   }
-  folder->write_config(run.resolved());
+  agreed(ranks, [&] { folder->write_config(run.resolved()); });
   const Index first = run.completed_steps();
   Reporter reporter(common, run, first);
   reporter.say("training " + run.summary() + ", " + executor->name() + " (" + executor->instruction_set() + ", " +
-               std::to_string(executor->threads()) + " threads), in " + folder->folder().string() +
+               std::to_string(executor->threads()) + " threads" +
+               (ranks == nullptr ? "" : ", " + std::to_string(ranks->size()) + " ranks by " + ranks->name()) +
+               "), in " + folder->folder().string() +
                (first > 0 ? ", resumed at step " + std::to_string(first) : std::string()));
   const TrainingResult result = run.run(*folder, reporter.events());
   reporter.finish();
@@ -206,7 +253,7 @@ int train(const TrainOptions& options, const CommonOptions& common) {
                  folder->folder().string());
     return kInterruptedExitCode;
   }
-  if (!common.json) {
+  if (!common.json && leads) {
     try {
       print(result.checkpoint.string() + "\n");
     } catch (const OutputClosed&) {
@@ -214,6 +261,38 @@ int train(const TrainOptions& options, const CommonOptions& common) {
     }
   }
   return 0;
+}
+
+int train(const TrainOptions& options, const CommonOptions& common) {
+  check_flags(options);
+  if (options.print_config) {
+    std::unique_ptr<RunFolder> folder;
+    nlohmann::json resumed;
+    if (!options.resume.empty()) {
+      folder = open_resumed(options);
+      resumed = folder->config();
+    }
+    const GivenConfig given = read_config(options, &resumed, folder == nullptr ? Path() : folder->folder());
+    print(resolved_config(given.json, given.folder).dump(2) + "\n");
+    return 0;
+  }
+  const std::unique_ptr<Communicator> ranks = join_ranks(std::filesystem::read_symlink("/proc/self/exe"));
+  if (ranks == nullptr) return train_on(options, common, nullptr);
+  CommonOptions mine = share_threads(common);
+  if (ranks->rank() != 0) {  // rank 0 tells what all do
+    mine.json = false;
+    mine.progress = "never";
+    spdlog::set_level(spdlog::level::err);
+  }
+  try {
+    const int code = train_on(options, mine, ranks.get());
+    ranks->finish();
+    return code;
+  } catch (const AgreedError& error) {
+    ranks->finish();
+    if (ranks->rank() == 0) throw;
+    return exit_code(error.kind());
+  }
 }
 
 }  // namespace

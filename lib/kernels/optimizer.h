@@ -39,14 +39,15 @@ class OptimizerKernels {
 
   // sums[j] = dot(g_j, g_j) of the tensors laid end to end, sizes[j] elements each (host arrays). Waits.
   virtual void sums_of_squares(Index tensors, const Index* sizes, const float* gradient, float* sums) = 0;
+  // g = F(coefficient * F(g)), in place
+  virtual void scale(Index n, float coefficient, float* gradient) = 0;
+
   // sums[t] = the chain over elements [t * leaf, (t + 1) * leaf) of dot(g, g), of n elements, the last leaf maybe
   // short: the leaves of sums_of_squares for whoever has a part of a tensor. sums: a host array. Waits.
   virtual void leaf_sums_of_squares(Index leaf, Index n, const float* gradient, float* sums) {
     static_cast<void>(leaf), static_cast<void>(n), static_cast<void>(gradient), static_cast<void>(sums);
     refuse_unsupported("this device has no clip norm over several ranks");
   }
-  // g = F(coefficient * F(g)), in place
-  virtual void scale(Index n, float coefficient, float* gradient) = 0;
 };
 
 }  // namespace samba

@@ -1,6 +1,7 @@
 #include "samba/train/mpi_communicator.h"
 
 #include <dlfcn.h>
+#include <spdlog/spdlog.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -25,8 +26,12 @@ int environment_number(std::initializer_list<const char*> names, int otherwise) 
 
 class MpiRanks final : public Communicator {
  public:
-  explicit MpiRanks(const MpiTable& table) : table_(table) {
+  MpiRanks(const MpiTable& table, int launched) : table_(table) {
     check(table_.start(&rank_, &size_), "start");
+    if (size_ != launched) {
+      refuse_unsupported(std::to_string(launched) + " ranks were started, but samba's MPI sees " +
+                         std::to_string(size_) + ": mpirun and samba_mpi.so must be of one MPI");
+    }
     patience_ = std::chrono::seconds(std::max(1, environment_number({"SAMBA_RANK_TIMEOUT"}, 600)));
   }
   ~MpiRanks() override {
@@ -57,17 +62,22 @@ class MpiRanks final : public Communicator {
       if (looks % 64 != 0) continue;
       const Clock::time_point now = Clock::now();
       if (now - begin > patience_) lose(from, "does not answer for " + std::to_string(patience_.count()) + " s");
-      // mpirun ends the other ranks with SIGTERM when one is lost. A user's Ctrl-C comes to all, and they meet again
-      // after the step in hand; so only an interrupt that lasts means that somebody is gone.
+      // mpirun ends the other ranks with SIGTERM when one is lost, and kills them soon after. A user's Ctrl-C looks the
+      // same, but then all ranks meet after the step in hand. So: tell, and wait a while.
       if (!interrupt_requested()) continue;
-      interrupted_at = std::min(interrupted_at, now);
+      if (interrupted_at == Clock::time_point::max()) interrupted_at = now;
+      if (!told_ && now - interrupted_at > kInterruptHint) {
+        told_ = true;
+        spdlog::warn("interrupted while waiting for rank {}; if a rank was lost, the last checkpoint is whole", from);
+      }
       if (now - interrupted_at > kInterruptPatience) lose(from, "did not come after an interrupt");
     }
   }
 
  private:
   static constexpr int kYields = 200;
-  static constexpr std::chrono::milliseconds kInterruptPatience{500};
+  static constexpr std::chrono::milliseconds kInterruptHint{300};
+  static constexpr std::chrono::seconds kInterruptPatience{60};
 
   [[noreturn]] void lose(int from, const std::string& what) const {
     throw Error(ErrorKind::resource, kLostRankClass, "a rank was lost: rank " + std::to_string(from) + " " + what);
@@ -82,6 +92,7 @@ class MpiRanks final : public Communicator {
   const MpiTable& table_;
   int rank_ = 0, size_ = 1;
   bool finished_ = false;
+  bool told_ = false;
   std::chrono::seconds patience_{600};
 };
 
@@ -121,7 +132,7 @@ LaunchedRanks launched_ranks() {
 std::unique_ptr<Communicator> join_ranks(const Path& executable) {
   const LaunchedRanks launched = launched_ranks();
   if (launched.size <= 1) return nullptr;
-  return std::make_unique<MpiRanks>(load_module(executable, launched.size));
+  return std::make_unique<MpiRanks>(load_module(executable, launched.size), launched.size);
 }
 
 }  // namespace samba

@@ -203,12 +203,26 @@ std::unique_ptr<RunFolder> RunFolder::resume(const Path& path) {
   return run;
 }
 
+std::unique_ptr<RunFolder> RunFolder::follow(const Path& folder, const Path& archive) {
+  if (!fs::is_directory(folder)) {
+    refuse_value("the run folder " + folder.string() +
+                 " is not there for this rank; several ranks need a folder on a file system that all of them share");
+  }
+  std::unique_ptr<RunFolder> run(new RunFolder);
+  run->folder_ = folder;
+  run->archive_ = archive;
+  run->follows_ = true;
+  run->log_ = std::make_shared<spdlog::logger>("run");
+  return run;
+}
+
 nlohmann::json RunFolder::config() const {
   const Path path = folder_ / "config.json";
   return parse_json(read_file(path), path.string());
 }
 
 void RunFolder::write_config(const nlohmann::ordered_json& config) {
+  if (follows_) return;
   write_file_atomically(folder_ / "config.json", config.dump(2) + "\n");
 }
 
@@ -224,10 +238,12 @@ std::string RunFolder::card_beside(const Path& archive) {
 }
 
 void RunFolder::add_metrics(const nlohmann::ordered_json& line) {
+  if (follows_) return;
   append(folder_ / "metrics.jsonl", line.dump() + "\n");
 }
 
 void RunFolder::cut_metrics(Index step) {
+  if (follows_) return;
   const Path path = folder_ / "metrics.jsonl";
   if (!fs::exists(path)) return;
   std::ifstream input(path);
@@ -242,10 +258,12 @@ void RunFolder::cut_metrics(Index step) {
 }
 
 void RunFolder::add_sample(Index step, const std::string& text) {
+  if (follows_) return;
   append(folder_ / "samples.txt", "=== step " + std::to_string(step) + "\n" + text + "\n");
 }
 
 void RunFolder::draw_loss() const {
+  if (follows_) return;
   write_file_atomically(folder_ / "loss.svg", loss_svg(read_loss_curve(folder_ / "metrics.jsonl")));
 }
 
@@ -254,6 +272,7 @@ Path RunFolder::add_checkpoint(Index step, const CheckpointConfig& keep, Sidecar
   const std::string name = checkpoint_name(step, sidecar.extension);
   const Path archive = folder_ / "checkpoints" / name;
   sidecar.sha256 = save(archive);
+  if (follows_) return archive;
   nlohmann::ordered_json beside;
   beside["step"] = step;
   beside["profile"] = sidecar.profile;

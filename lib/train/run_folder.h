@@ -67,6 +67,9 @@ class RunFolder {
   static std::unique_ptr<RunFolder> create(const Path& folder, bool force);
   // An old run to go on with: a run folder, or one of its archives.
   static std::unique_ptr<RunFolder> resume(const Path& path);
+  // The run of rank 0 as another rank has it: every call that writes does nothing, but saves together with the others.
+  // `archive`: what resume_archive() tells. Error(value) when the folder cannot be seen from here.
+  static std::unique_ptr<RunFolder> follow(const Path& folder, const Path& archive);
   ~RunFolder();
 
   const Path& folder() const { return folder_; }
@@ -96,12 +99,14 @@ class RunFolder {
   std::vector<Index> checkpoint_steps() const;  // ascending
 
  private:
+  RunFolder() = default;
   RunFolder(Path folder, bool must_exist);
   void remove_old(Index newest, const CheckpointConfig& keep) const;
 
   Path folder_;
   Path archive_;  // the one named to resume(), or empty
   int lock_ = -1;
+  bool follows_ = false;
   std::shared_ptr<spdlog::logger> log_;
 };
 

@@ -162,7 +162,7 @@ std::unique_ptr<SambaTrainer> load_stack_for_training(Executor& executor, const 
   const ReadProgress report(reader, progress);
   Memory& memory = executor.memory();
   const Registry& registry = reader.registry();
-  SambaTrainer::require_memory(executor, reader.state().config, training.optimizer);
+  SambaTrainer::require_memory(executor, reader.state().config, training.optimizer, place);
   auto stack = std::make_unique<SambaStack>(executor, reader.state().config);
   for (std::size_t i = 0; i < registry.tensors().size(); ++i) {
     const StackTensor& tensor = reader.archive().parameters()[i];

@@ -1,5 +1,6 @@
 #include "samba/train/trainer.h"
 
+#include <algorithm>
 #include <string>
 
 #include "samba/blocks/refusals.h"
@@ -44,19 +45,21 @@ std::unique_ptr<SambaTrainer> SambaTrainer::create(Executor& executor, const Sta
                                                    const OptimizerSettings& settings, std::optional<Schedule> schedule,
                                                    const RankPlace& place) {
   check_settings(settings);
-  require_memory(executor, config, settings);
+  require_memory(executor, config, settings, place);
   Generator generator(seed);
   auto stack = std::make_unique<SambaStack>(executor, config, generator);
   return std::make_unique<SambaTrainer>(std::move(stack), generator, settings, std::move(schedule), place);
 }
 
-void SambaTrainer::require_memory(Executor& executor, const StackConfig& config, const OptimizerSettings& settings) {
+void SambaTrainer::require_memory(Executor& executor, const StackConfig& config, const OptimizerSettings& settings,
+                                  const RankPlace& place) {
   if (!executor.memory().is_host()) return;
-  const Registry registry(config);
-  std::uint64_t copies = settings.kind == OptimizerKind::sgd ? 3 : 4;  // parameters, panels, moments
-  for (Index pieces = settings.accumulation_steps; pieces > 0; pieces /= 2) ++copies;
-  samba::require_memory(copies * static_cast<std::uint64_t>(registry.total()) * sizeof(float),
-                        "training a model of " + std::to_string(registry.total()) + " parameters");
+  const Index ranks = place.ranks == nullptr ? 1 : place.ranks->size();
+  const auto total = static_cast<std::uint64_t>(Registry(config).total());
+  std::uint64_t floats = 2 * total;  // parameters, panels
+  floats += (settings.kind == OptimizerKind::sgd ? 1 : 2) * total / static_cast<std::uint64_t>(ranks);  // moments
+  for (Index pieces = std::max<Index>(1, settings.accumulation_steps / ranks); pieces > 0; pieces /= 2) floats += total;
+  samba::require_memory(floats * sizeof(float), "training a model of " + std::to_string(total) + " parameters");
 }
 
 SambaTrainer::Batch SambaTrainer::check_batch(ConstArray inputs, ConstArray targets) const {

@@ -40,7 +40,8 @@ class SambaTrainer {
                                               const RankPlace& place = {});
 
   // Error(resource) where the machine has not the memory for parameters, their layout, gradients and moments.
-  static void require_memory(Executor& executor, const StackConfig& config, const OptimizerSettings& settings);
+  static void require_memory(Executor& executor, const StackConfig& config, const OptimizerSettings& settings,
+                             const RankPlace& place = {});
 
   // One step on (batch, length) inputs and targets: accumulation_steps microbatches of whole rows, their gradients
   // combined by the tree. A refused step (bad input; a non-finite loss, gradient, parameter or moment: Error(value) of

@@ -1,4 +1,5 @@
 // A training step of one of several ranks.
+#include <new>
 #include <string>
 
 #include "samba/core/error.h"
@@ -86,6 +87,8 @@ void SambaTrainer::ranked_gradient(const Batch& batch, float& loss) {
     } catch (const Error& error) {
       if (error.error_class() == kLostRankClass) throw;
       failure = std::make_unique<Error>(error);
+    } catch (const std::bad_alloc&) {
+      failure = std::make_unique<Error>(ErrorKind::resource, "out of memory");
     }
     ranks_->finish_gradient();  // also after a failure: the others wait for it
     if (failure != nullptr) throw Error(*failure);

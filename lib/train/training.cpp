@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
 #include "samba/core/error.h"
 #include "samba/train/identity_card.h"
 
@@ -11,6 +13,11 @@ void Training::check_resumed_steps(Index completed, const Path& checkpoint) cons
   if (completed <= steps()) return;
   refuse_value("/steps: " + std::to_string(steps()) + " is less than the " + std::to_string(completed) + " steps " +
                checkpoint.string() + " has; steps is the total");
+}
+
+void Training::join(Communicator& ranks) {
+  refuse_unsupported("this kind of model trains in one process, " + std::to_string(ranks.size()) +
+                     " ranks were started");
 }
 
 std::string Training::card() {
@@ -37,6 +44,7 @@ StepMetrics Training::checked_step(RunFolder& folder) {
                    : error.what();
     folder.log().error("{}", message);
     if (!non_finite) throw;
+    if (ranks_ != nullptr) throw AgreedError(ErrorKind::check, message);
     throw Error(ErrorKind::check, message);
   }
 }
@@ -45,39 +53,55 @@ void Training::checkpoint(RunFolder& folder, const TrainingEvents& events, Train
   const Index done = completed_steps();
   Sidecar beside = sidecar();
   beside.card = card();
-  result.checkpoint =
-      folder.add_checkpoint(done, plan_.checkpoint, std::move(beside), [this](const Path& path) { return save(path); });
-  folder.draw_loss();
+  agreed(ranks_, [&] {
+    result.checkpoint = folder.add_checkpoint(done, plan_.checkpoint, std::move(beside),
+                                              [this](const Path& path) { return save(path); });
+    folder.draw_loss();
+  });
   folder.log().info("checkpoint {}", result.checkpoint.string());
   if (events.on_checkpoint) events.on_checkpoint(done, result.checkpoint);
+}
+
+void Training::report(RunFolder& folder, const TrainingEvents& events, const StepMetrics& metrics) {
+  folder.add_metrics(to_json(metrics));
+  if (events.on_step) events.on_step(metrics);
+  const auto due = [&](Index every) { return every > 0 && metrics.step % every == 0; };
+  if (plan_.evaluates && (metrics.step == steps() || due(plan_.evaluation_every))) {
+    const EvaluationMetrics evaluation = evaluate();
+    folder.add_metrics(to_json(evaluation));
+    if (events.on_evaluation) events.on_evaluation(evaluation);
+  }
+  if (due(plan_.sample_every)) {
+    const std::string text = sample_text();
+    folder.add_sample(metrics.step, text);
+    if (events.on_sample) events.on_sample(metrics.step, text);
+  }
+}
+
+bool Training::is_interrupted(const TrainingEvents& events) const {
+  const bool mine = events.interrupted && events.interrupted();
+  if (ranks_ == nullptr) return mine;
+  const std::vector<char> all = gather_values(*ranks_, static_cast<char>(mine));
+  return std::find(all.begin(), all.end(), 1) != all.end();
 }
 
 TrainingResult Training::run(RunFolder& folder, const TrainingEvents& events) {
   TrainingResult result;
   result.step = completed_steps();
   if (result.step > 0 && card_.empty()) card_ = RunFolder::card_beside(folder.resume_archive());
-  const auto due = [](Index step, Index every) { return every > 0 && step % every == 0; };
-  keep_beside(folder.folder());
+  agreed(ranks_, [&] {
+    if (ranks_ == nullptr || ranks_->rank() == 0) keep_beside(folder.folder());
+  });
   folder.log().info("training from step {} to {}", result.step, steps());
   while (result.step < steps() && !result.interrupted) {
     const StepMetrics metrics = checked_step(folder);
     result.step = metrics.step;
     result.loss = metrics.loss;
-    folder.add_metrics(to_json(metrics));
-    if (events.on_step) events.on_step(metrics);
+    agreed(ranks_, [&] { report(folder, events, metrics); });
     const bool last = result.step == steps();
-    if (plan_.evaluates && (last || due(result.step, plan_.evaluation_every))) {
-      const EvaluationMetrics evaluation = evaluate();
-      folder.add_metrics(to_json(evaluation));
-      if (events.on_evaluation) events.on_evaluation(evaluation);
-    }
-    if (due(result.step, plan_.sample_every)) {
-      const std::string text = sample_text();
-      folder.add_sample(result.step, text);
-      if (events.on_sample) events.on_sample(result.step, text);
-    }
-    result.interrupted = !last && events.interrupted && events.interrupted();
-    if (last || result.interrupted || due(result.step, plan_.checkpoint.every)) checkpoint(folder, events, result);
+    result.interrupted = is_interrupted(events) && !last;
+    const bool due = plan_.checkpoint.every > 0 && result.step % plan_.checkpoint.every == 0;
+    if (last || result.interrupted || due) checkpoint(folder, events, result);
   }
   if (result.checkpoint.empty()) result.checkpoint = folder.resume_archive();
   folder.log().info("{} at step {}", result.interrupted ? "interrupted" : "finished", result.step);

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "samba/kernels/executor.h"
+#include "samba/train/communicator.h"
 #include "samba/train/run_folder.h"
 
 namespace samba {
@@ -42,6 +43,11 @@ struct TrainingPlan {
 class Training {
  public:
   virtual ~Training() = default;
+
+  // Before start() or resume(): this process is one of several ranks that train the model together. All make the same
+  // calls; rank 0 has the run's folder, the others follow it (RunFolder::follow). Error(unsupported) for a kind of
+  // model that trains alone.
+  virtual void join(Communicator& ranks);
 
   // The configuration with the digests of the data.
   virtual nlohmann::ordered_json resolved() const = 0;
@@ -81,14 +87,22 @@ class Training {
   // What the run's folder holds beside checkpoints; asked for before the first step.
   virtual void keep_beside(const Path& /*folder*/) {}
 
+  // Null: alone.
+  Communicator* ranks() const { return ranks_; }
+  void set_ranks(Communicator& ranks) { ranks_ = &ranks; }
+
   // Error(value) when a checkpoint has more steps than the run.
   void check_resumed_steps(Index completed, const Path& checkpoint) const;
 
  private:
   StepMetrics checked_step(RunFolder& folder);
+  // What follows a step: its metrics, and what is due.
+  void report(RunFolder& folder, const TrainingEvents& events, const StepMetrics& metrics);
+  bool is_interrupted(const TrainingEvents& events) const;
   void checkpoint(RunFolder& folder, const TrainingEvents& events, TrainingResult& result);
 
   TrainingPlan plan_;
+  Communicator* ranks_ = nullptr;
   std::string card_;  // empty: not known yet
 };
 

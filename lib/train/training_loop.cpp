@@ -104,13 +104,21 @@ nlohmann::ordered_json TrainingRun::resolved() const {
   return json;
 }
 
+void TrainingRun::join(Communicator& ranks) {
+  const StepShape step{config_.batch.rows, config_.batch.length, config_.optimizer.accumulation_steps};
+  split_step(config_.model, step, ranks.rank(), ranks.size());  // refuses before anything is made
+  set_ranks(ranks);
+}
+
+RankPlace TrainingRun::place() const { return {ranks(), config_.batch.rows, config_.batch.length}; }
+
 void TrainingRun::start(Executor& executor) {
-  trainer_ = SambaTrainer::create(executor, config_.model, config_.seed, config_.optimizer, config_.schedule);
+  trainer_ = SambaTrainer::create(executor, config_.model, config_.seed, config_.optimizer, config_.schedule, place());
   reserve_workspace(executor);
 }
 
 void TrainingRun::resume(Executor& executor, const Path& archive) {
-  auto trainer = load_for_training(executor, archive);
+  auto trainer = load_for_training(executor, archive, {}, place());
   const std::string difference = archive_difference(*trainer, config_);
   if (!difference.empty()) {
     refuse_value("cannot resume from " + archive.string() + ": " + difference +
@@ -122,8 +130,13 @@ void TrainingRun::resume(Executor& executor, const Path& archive) {
 }
 
 void TrainingRun::reserve_workspace(Executor& executor) {
-  const MemoryPlan plan =
-      plan_training(executor, config_.model, config_.optimizer, config_.batch.rows, config_.batch.length);
+  OptimizerSettings settings = config_.optimizer;
+  Index rows = config_.batch.rows;
+  if (trainer_->ranks() != nullptr) {  // calls are of this rank's rows
+    settings.accumulation_steps = 1;
+    rows = trainer_->ranks()->split().rows;
+  }
+  const MemoryPlan plan = plan_training(executor, config_.model, settings, rows, config_.batch.length);
   trainer_->stack().reserve_workspace(plan.workspace);
 }
 

@@ -29,6 +29,7 @@ class TrainingRun final : public Training {
   // resolved_json with the digests of the text.
   nlohmann::ordered_json resolved() const override;
 
+  void join(Communicator& ranks) override;
   void start(Executor& executor) override;
   void resume(Executor& executor, const Path& archive) override;
   Index completed_steps() const override { return trainer_->completed_steps(); }
@@ -54,6 +55,7 @@ class TrainingRun final : public Training {
   std::uint64_t all_tokens() const { return encoded_ ? encoded_->size() : text_.size(); }
   WindowBatch batch_at(std::span<const std::uint64_t> starts) const;
   void read_tokenizer();
+  RankPlace place() const;
 
   TrainConfig config_;
   TextData text_;
