@@ -8,6 +8,8 @@ namespace samba {
 
 namespace {
 
+constexpr Index kMostLayerBuckets = 64;  // every bucket costs 2 log2(ranks) messages
+
 int reversed_bits(int value, int bits) {
   int reversed = 0;
   for (int bit = 0; bit < bits; ++bit) reversed |= ((value >> bit) & 1) << (bits - 1 - bit);
@@ -27,6 +29,7 @@ std::size_t tensor_of(const Registry& registry, Index flat) {
 GradientShares::GradientShares(const Registry& registry, int ranks, Index bucket_elements) : ranks_(ranks) {
   while ((1 << levels_) < ranks_) ++levels_;
   const std::size_t last = registry.tensors().size();
+  bucket_elements = std::max(bucket_elements, registry.total() / kMostLayerBuckets);
   add_bucket(registry, registry.final_norm(), last);
   std::size_t end = registry.final_norm();
   std::size_t layer = 0;

@@ -50,12 +50,19 @@ json ranked_config() {
   return config;
 }
 
+// Without evaluations, of which a run in parts has more.
+std::vector<json> steps_of(const Path& run) {
+  std::vector<json> lines = metrics_of(run);
+  std::erase_if(lines, [](const json& line) { return line.contains("eval_loss"); });
+  return lines;
+}
+
 std::string train_line(const TinyRun& run, const std::string& out) {
   return "train --threads 1 --config " + run.file("tiny.json") + " --out " + run.file(out);
 }
 
 void check_same_run(const TinyRun& run, const std::string& left, const std::string& right) {
-  CHECK(metrics_of(run.path() / left) == metrics_of(run.path() / right));
+  CHECK(steps_of(run.path() / left) == steps_of(run.path() / right));
   for (const auto& entry : fs::directory_iterator(run.path() / left / "checkpoints")) {
     CAPTURE(entry.path().filename().string());
     CHECK(read_file(entry.path()) == read_file(run.path() / right / "checkpoints" / entry.path().filename()));
@@ -67,7 +74,7 @@ TEST_CASE("2 and 4 processes leave the checkpoints, metrics and cards of one") {
   for (const int accumulation : {1, 2}) {
     const TinyRun run;
     json config = ranked_config();
-    config["optimizer"]["accumulation_steps"] = accumulation;
+    config["batch"]["accumulation_steps"] = accumulation;
     config["model"]["tie_embeddings"] = accumulation == 1;
     run.write(config);
     REQUIRE(run.train("alone", {"--threads", "1"}).code == 0);
@@ -111,7 +118,7 @@ TEST_CASE("a run goes on with any other number of ranks to the same bytes") {
   REQUIRE(shell(mpirun(2) + "train --threads 1 --steps 5 --resume " + run.file("parts")).code == 0);
   REQUIRE(samba_command({"train", "--threads", "1", "--steps", "6", "--resume", run.file("parts")}).code == 0);
   REQUIRE(shell(mpirun(4) + "train --threads 1 --steps 8 --resume " + run.file("parts")).code == 0);
-  CHECK(metrics_of(run.path() / "alone") == metrics_of(run.path() / "parts"));
+  CHECK(steps_of(run.path() / "alone") == steps_of(run.path() / "parts"));
   const std::string last = "checkpoints/step-00000008.samba";
   CHECK(read_file(run.path() / "alone" / last) == read_file(run.path() / "parts" / last));
 }
@@ -183,7 +190,7 @@ TEST_CASE("a killed rank ends the run, and its last checkpoint goes on with anot
     INFO(more.out);
     REQUIRE(more.code == 0);
     REQUIRE(run.train("alone", {"--threads", "1", "--steps", steps}).code == 0);
-    CHECK(metrics_of(run.path() / "alone") == metrics_of(run.path() / "run"));
+    CHECK(steps_of(run.path() / "alone") == steps_of(run.path() / "run"));
   }
 }
 
