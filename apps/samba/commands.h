@@ -52,6 +52,8 @@ class CommandLine {
 };
 
 int exit_code(ErrorKind kind);
+// Tells on stderr what went wrong, and returns the code.
+int fail(const std::string& message, int code);
 
 // The executor the common flags ask for.
 std::unique_ptr<Executor> make_executor(const CommonOptions& common);

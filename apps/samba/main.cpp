@@ -104,11 +104,6 @@ void set_up_logging(const CommonOptions& common) {
   spdlog::set_default_logger(logger);
 }
 
-int fail(const std::string& message, int code) {
-  std::fprintf(stderr, "samba: %s\n", message.c_str());
-  return code;
-}
-
 int run(int argc, char** argv) {
   CLI::App app{"samba trains and runs Transformer and Mamba language models with the same bits everywhere.", "samba"};
   CommandLine line;
@@ -173,6 +168,11 @@ int exit_code(ErrorKind kind) {
       break;
   }
   return kInternal;
+}
+
+int fail(const std::string& message, int code) {
+  std::fprintf(stderr, "samba: %s\n", message.c_str());
+  return code;
 }
 
 void CommandLine::on(CLI::App* command, const std::string& example, std::function<int()> action) {

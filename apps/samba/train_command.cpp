@@ -289,9 +289,10 @@ int train(const TrainOptions& options, const CommonOptions& common) {
     ranks->finish();
     return code;
   } catch (const AgreedError& error) {
+    const int code = exit_code(error.kind());
+    if (ranks->rank() == 0) fail(error.what(), code);  // before any rank leaves: mpirun then ends the others
     ranks->finish();
-    if (ranks->rank() == 0) throw;
-    return exit_code(error.kind());
+    return code;
   }
 }
 
