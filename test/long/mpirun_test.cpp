@@ -166,7 +166,7 @@ TEST_CASE("a killed rank ends the run, and its last checkpoint goes on with anot
     config["checkpoint"]["every"] = 2;
     run.write(config);
     CommandResult ended;
-    std::thread running([&] { ended = shell("timeout 120 " + ("env " + mpirun(4)) + train_line(run, "run")); });
+    std::thread running([&] { ended = shell("timeout 120 env " + mpirun(4) + train_line(run, "run")); });
     while (!fs::exists(run.file("run/checkpoints/step-00000004.samba"))) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
@@ -192,6 +192,31 @@ TEST_CASE("a killed rank ends the run, and its last checkpoint goes on with anot
     REQUIRE(run.train("alone", {"--threads", "1", "--steps", steps}).code == 0);
     CHECK(steps_of(run.path() / "alone") == steps_of(run.path() / "run"));
   }
+}
+
+TEST_CASE("a rank that stands still counts as lost after a while") {
+  if (!can_run_mpi()) return;
+  const TinyRun run;
+  json config = ranked_config();
+  config["steps"] = 4000;
+  config["checkpoint"]["every"] = 2;
+  config["schedule"]["total_steps"] = 4000;
+  run.write(config);
+  CommandResult ended;
+  std::thread running(
+      [&] { ended = shell("timeout 120 env SAMBA_RANK_TIMEOUT=3 " + mpirun(2) + train_line(run, "run")); });
+  while (!fs::exists(run.file("run/checkpoints/step-00000004.samba"))) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  const pid_t process = find_rank(run.file("run"), 1);
+  REQUIRE(process > 0);
+  ::kill(process, SIGSTOP);
+  running.join();
+  ::kill(process, SIGKILL);
+  INFO(ended.out);
+  CHECK(ended.code == 4);
+  CHECK_THAT(ended.out, Contains("a rank was lost: rank 1 does not answer for 3 s"));
+  CHECK_THAT(read_file(run.file("run/run.log")), Contains("a rank was lost"));
 }
 
 TEST_CASE("two hosts with networks of their own give the bits of one process") {
