@@ -9,8 +9,10 @@
 #include "samba/core/error.h"
 #include "samba/core/numbers.h"
 #include "samba/numerics/fold.h"
+#include "samba/train/checkpoint.h"
 #include "samba/train/local_communicator.h"
 #include "samba/train/trainer.h"
+#include "temporary_folder.h"
 
 using namespace samba;
 
@@ -155,6 +157,75 @@ TEST_CASE("ranks have the losses, norms and parameters of one process after ever
       }
     }
   }
+}
+
+namespace {
+
+// Takes steps [first, end) and saves; `from` may be empty: then the run begins.
+void run_part(const Case& shape, const StackConfig& config, Communicator* ranks, Index first, Index end,
+              const Path& from, const Path& to) {
+  const auto executor = make_executor("cpu", {1, "", NumericMode::identical});
+  const RankPlace place{ranks, shape.rows, shape.length, 1};
+  const auto trainer = from.empty() ? SambaTrainer::create(*executor, config, 11, shape.optimizer, {}, place)
+                                    : load_for_training(*executor, from, {}, place);
+  for (Index step = first; step < end; ++step) {
+    const auto [inputs, targets] = batch_of(shape, step);
+    trainer->train_step(inputs, targets);
+  }
+  save_checkpoint(*trainer, to);
+}
+
+void run_part_on(int count, const Case& shape, const StackConfig& config, Index first, Index end, const Path& from,
+                 const Path& to) {
+  if (count == 1) {
+    run_part(shape, config, nullptr, first, end, from, to);
+    return;
+  }
+  LocalRanks(count).run([&](Communicator& ranks) { run_part(shape, config, &ranks, first, end, from, to); });
+}
+
+}  // namespace
+
+TEST_CASE("ranks write the checkpoint of one process, and any number of ranks goes on from it") {
+  Case samba{"", hybrid(), {}};
+  samba.optimizer.max_norm = 1.0;
+  Case general = samba;  // samba.stack.v1 with a momentum buffer
+  general.optimizer = OptimizerSettings::defaults(OptimizerKind::sgd);
+  general.optimizer.momentum = 0.9;
+  StackConfig general_config(make_config(general.model));
+  general_config.samba.reset();
+  general_config.layers[1].transformer.window = 16;
+  const std::pair<Case, StackConfig> kinds[] = {{samba, make_config(samba.model)}, {general, general_config}};
+  for (const auto& [shape, config] : kinds) {
+    const TemporaryFolder folder;
+    run_part_on(1, shape, config, 0, 2, {}, folder / "alone");
+    run_part_on(1, shape, config, 2, 4, folder / "alone", folder / "alone4");
+    for (const int count : {2, 8}) {
+      const Path part = folder / ("part" + std::to_string(count));
+      run_part_on(count, shape, config, 0, 2, {}, part);
+      CHECK(read_file(part) == read_file(folder / "alone"));
+      for (const int then : {1, 4, 8}) {
+        CAPTURE(count, then);
+        const Path end = folder / "end";
+        run_part_on(then, shape, config, 2, 4, part, end);
+        CHECK(read_file(end) == read_file(folder / "alone4"));
+      }
+    }
+    CHECK(folder.entries() == 5);  // no temporary file is left
+  }
+}
+
+TEST_CASE("a checkpoint that one rank cannot write is refused by all, and the old one stays") {
+  const Case shape{"", hybrid(), {}};
+  const StackConfig config = make_config(shape.model);
+  const TemporaryFolder folder;
+  run_part_on(2, shape, config, 0, 1, {}, folder / "model");
+  const std::string before = read_file(folder / "model");
+  const Error error = error_of([&] { run_part_on(2, shape, config, 0, 1, {}, folder / "nowhere" / "model"); });
+  CHECK(error.kind() == ErrorKind::value);
+  CHECK(std::string(error.what()).find("nowhere") != std::string::npos);
+  CHECK(read_file(folder / "model") == before);
+  CHECK(folder.entries() == 1);
 }
 
 TEST_CASE("the moments of a rank are fewer the more ranks there are") {
