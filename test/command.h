@@ -34,9 +34,10 @@ struct CommandResult {
 // A started `samba ARGUMENTS...`.
 class Command {
  public:
-  // `limit_bytes`: no file may grow beyond it (0: no limit). `input`: the file that is its stdin.
+  // `limit_bytes`: no file may grow beyond it (0: no limit). `input`: the file that is its stdin. `prepare`: called in
+  // the new process, before the program begins.
   explicit Command(const std::vector<std::string>& arguments, std::uint64_t limit_bytes = 0,
-                   const std::string& input = "/dev/null") {
+                   const std::string& input = "/dev/null", const std::function<void()>& prepare = {}) {
     if (::pipe(out_) != 0 || ::pipe(err_) != 0) throw std::runtime_error("no pipe");
     std::vector<std::string> all{SAMBA_EXECUTABLE};
     all.insert(all.end(), arguments.begin(), arguments.end());
@@ -60,6 +61,7 @@ class Command {
     }
     ::unsetenv("SAMBA_LOG");
     ::unsetenv("SAMBA_ISA");
+    if (prepare) prepare();
     ::execv(pointers[0], pointers.data());
     ::_exit(127);
   }

@@ -2,13 +2,15 @@
 
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <new>
+#include <sstream>
+#include <system_error>
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -19,6 +21,7 @@
 #include "samba/backends/registry.h"
 #include "samba/core/error.h"
 #include "samba/core/names.h"
+#include "samba/core/streams.h"
 
 namespace samba::apps {
 
@@ -104,6 +107,19 @@ void set_up_logging(const CommonOptions& common) {
   spdlog::set_default_logger(logger);
 }
 
+// A page of a mapped file that cannot be read is a signal: the device failed, or the file became shorter.
+void tell_of_lost_pages() {
+  struct sigaction action {};
+  action.sa_handler = [](int) {
+    constexpr std::string_view kMessage =
+        "samba: cannot read a mapped file: the device failed, or the file became shorter while it was in use\n";
+    (void)!::write(STDERR_FILENO, kMessage.data(), kMessage.size());
+    ::_exit(exit_code(ErrorKind::resource));
+  };
+  ::sigemptyset(&action.sa_mask);
+  ::sigaction(SIGBUS, &action, nullptr);
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"samba trains and runs Transformer and Mamba language models with the same bits everywhere.", "samba"};
   CommandLine line;
@@ -127,7 +143,10 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {
-    return app.exit(help);
+    std::ostringstream text, errors;
+    const int code = app.exit(help, text, errors);
+    print(text.str());
+    return code;
   } catch (const CLI::ExtrasError&) {
     return fail(unexpected_argument(app), kBadUse);
   } catch (const CLI::ParseError& error) {
@@ -203,14 +222,15 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is told by write()
   std::signal(SIGXFSZ, SIG_IGN);  // so is a file that may not grow
   apps::return_large_blocks();
+  apps::tell_of_lost_pages();
   try {
     return apps::run(argc, argv);
   } catch (const apps::OutputClosed&) {
     return 0;
   } catch (const Error& error) {
     return apps::fail(error.what(), apps::exit_code(error.kind()));
-  } catch (const std::filesystem::filesystem_error& error) {
-    return apps::fail(error.what(), apps::exit_code(ErrorKind::value));
+  } catch (const std::system_error& error) {  // of the file system, or a thread that cannot be started
+    return apps::fail(error.what(), apps::exit_code(kind_of_system_error(error.code().value())));
   } catch (const std::bad_alloc&) {
     return apps::fail("out of memory", 4);
   } catch (const std::exception& error) {

@@ -3,21 +3,17 @@
 #include <spdlog/spdlog.h>
 
 #include <charconv>
-#include <iostream>
-#include <iterator>
 #include <sstream>
 
 #include "mlp_commands.h"
 #include "samba/convert/model_source.h"
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
+#include "samba/core/streams.h"
 
 namespace samba::apps {
 
-std::string read_text(const std::string& path) {
-  if (path != "-") return read_file(path);
-  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-}
+std::string read_text(const std::string& path) { return read_stream(path); }
 
 namespace {
 

@@ -2,13 +2,12 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <iostream>
-#include <iterator>
 
 #include "commands.h"
 #include "output.h"
 #include "samba/convert/model_source.h"
 #include "samba/core/error.h"
+#include "samba/core/streams.h"
 #include "samba/formats/gguf_metadata.h"
 #include "samba/text/model_text.h"
 
@@ -41,8 +40,7 @@ std::shared_ptr<const Tokenizer> tokenizer_of_model(const std::string& path) {
 std::string read_text(const TokenizeFlags& flags) {
   if (flags.text_given == !flags.file.empty()) refuse_value("give either TEXT or --file FILE (- is stdin)");
   if (flags.text_given) return flags.text;
-  if (flags.file != "-") return read_file(flags.file);
-  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  return read_stream(flags.file);
 }
 
 int run(const TokenizeFlags& flags, const CommonOptions& common) {

@@ -2,6 +2,8 @@
 
 #include "samba/verify/verify.h"
 
+#include <spdlog/spdlog.h>
+
 #include <cstdio>
 
 #include "commands.h"
@@ -12,6 +14,7 @@
 #include "samba/backends/registry.h"
 #include "samba/convert/model_source.h"
 #include "samba/core/error.h"
+#include "samba/formats/file_hashes.h"
 #include "samba/verify/model_check.h"
 #include "verify_files.h"
 #include "verify_suites.h"
@@ -23,6 +26,7 @@ namespace {
 struct VerifyFlags {
   std::vector<std::string> cases;
   std::string model;
+  bool write_hashes = false;
   SuiteFlags suites;
   bool list = false;
   std::string replay;
@@ -76,6 +80,13 @@ std::string check_line(const verify::ModelCheck& check) {
 
 int verify_model(const VerifyFlags& flags, const CommonOptions& common) {
   const Path path = find_model(flags.model).path;
+  if (flags.write_hashes) {
+    const ModelForm form = find_model(flags.model).form;
+    if (is_own_form(form) && form != ModelForm::folder) {
+      refuse_value("--write-hashes: " + path.string() + " carries its digests in itself");
+    }
+    spdlog::info("wrote {}", write_hashes(path).string());
+  }
   refuse_mlp(path, "verify --model", "samba inspect checks its file");
   const auto make = [&](const verify::ExecutorChoice& choice) {
     CommonOptions wanted = common;
@@ -113,6 +124,7 @@ int run(const VerifyFlags& flags, const CommonOptions& common) {
         "samba verify takes one of: suites (with --quick), --list, --cases, --model, --replay, --compare, --record, "
         "--against");
   }
+  if (flags.write_hashes && (flags.model.empty() || recorded)) refuse_value("--write-hashes belongs to --model");
   if (!flags.steps.empty() && flags.replay.empty()) refuse_value("--steps belongs to --replay");
   if (flags.list) return list_suites(common);
   RecordFlags record = flags.record;
@@ -143,6 +155,8 @@ void add_verify_command(CLI::App& app, CommandLine& line) {
           "with --cases: take only the first so many steps of tutorials, and leave the rest of them uncompared")
       ->check(CLI::PositiveNumber);
   command->add_option("--model", flags->model, std::string("check a model: ") + kModelForms);
+  command->add_flag("--write-hashes", flags->write_hashes,
+                    "of --model: write the digests of its files beside them, for every later check");
   command->add_option("--replay", flags->replay, "take a stretch of this finished run again and compare");
   command->add_option("--steps", flags->steps, "of --replay: FIRST..LAST, FIRST.. or one step (default: all)");
   command->add_option("--compare", flags->compare, "two models, two metrics.jsonl or two run folders: where they part")

@@ -9,6 +9,7 @@
 #include "samba/convert/folder_writer.h"
 #include "samba/convert/gguf_write.h"
 #include "samba/core/error.h"
+#include "samba/formats/file_hashes.h"
 #include "samba/formats/stack_weight.h"
 #include "samba/numerics/float32.h"
 #include "samba/numerics/low_bit.h"
@@ -262,8 +263,11 @@ class Converter {
         write_folder(folder_, model_, reader, narrow_, place, [](std::uint64_t) {});
       });
     } else if (options_.target == ConvertTarget::gguf) {
+      // Digests of an older file would not be those of this one.
+      std::filesystem::remove(hashes_path(out_));
       write_gguf_model(
           gguf_, model_, [this](const ModelTensor& tensor) { return expand(read(tensor).view()); }, out_);
+      write_hashes(out_);
     } else if (result_.to == ModelForm::samba_archive) {
       write_model_file(stored_model(model_), out_);
     } else {
@@ -322,6 +326,7 @@ class Converter {
       write_file_atomically(sidecar, nlohmann::ordered_json{{"tokenizer", entry}}.dump(2) + "\n");
       result_.copied.push_back(entry["file"].get<std::string>());
     } catch (const Error& error) {
+      if (error.kind() == ErrorKind::resource) throw;
       result_.no_tokenizer = error.what();
     }
   }
@@ -346,6 +351,7 @@ Conversion convert_model(const ModelPlace& in, const Path& out, const ConvertOpt
     refuse_value("OUT " + out.string() + " is a folder; a " +
                  (options.target == ConvertTarget::gguf ? ".gguf" : ".samba") + " file is needed");
   }
+  check_hashes(in.path);
   return Converter(in, out, options).run();
 }
 

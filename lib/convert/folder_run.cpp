@@ -3,6 +3,7 @@
 #include "samba/convert/model_source.h"
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
+#include "samba/core/json_limits.h"
 #include "samba/train/model_folder.h"
 #include "samba/train/run_folder.h"
 
@@ -17,7 +18,7 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{16} << 20;
 
 json read_object(const Path& path) {
   if (!fs::is_regular_file(path)) return nullptr;
-  json value = json::parse(read_file(path, kMostBytes), nullptr, false);
+  json value = parse_bounded(read_file(path, kMostBytes));
   return value.is_object() ? value : json();
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "samba/core/error.h"
+#include "samba/formats/file_hashes.h"
 #include "samba/formats/safetensors.h"
 #include "samba/numerics/low_bit.h"
 #include "samba/train/model_folder.h"
@@ -198,6 +199,7 @@ void write_folder(const FolderPlan& plan, const OpenModel& model, const WeightRe
   for (const Path& file : model.companions) write_file_atomically(folder / file.filename(), read_file(file));
   for (const MadeFile& file : model.made_companions) write_file_atomically(folder / file.name, file.content());
   write_file_atomically(folder / "config.json", plan.config.dump(2) + "\n");
+  write_hashes(folder);
 }
 
 }  // namespace samba

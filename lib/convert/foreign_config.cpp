@@ -77,7 +77,7 @@ json parse_foreign_json(std::string_view text, const std::string& source) {
 }
 
 json read_foreign_json(const Path& path) {
-  constexpr std::uint64_t kLargest = std::uint64_t{1} << 28;
+  constexpr std::uint64_t kLargest = std::uint64_t{1} << 26;
   return parse_foreign_json(read_file(path, kLargest), path.string());
 }
 

@@ -98,7 +98,8 @@ std::vector<Path> companions_of_file(const Path& path) {
   try {
     const Path tokenizer = tokenizer_of_checkpoint(path);
     return tokenizer.empty() ? std::vector<Path>{} : companion_files(tokenizer.parent_path());
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::resource) throw;
     return {};
   }
 }

@@ -1,8 +1,6 @@
 #include "samba/core/files.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,34 +10,31 @@
 #include <utility>
 
 #include "samba/core/error.h"
+#include "samba/core/streams.h"
+#include "samba/core/system_calls.h"
 
 namespace samba {
 
 namespace {
 
-// One read or write call moves at most this much, so that a signal never finds it far from done.
-constexpr std::size_t kPiece = std::size_t{1} << 24;
 constexpr int kNameAttempts = 16;
 
-bool path_is_at_fault(int error) {
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-    case EISDIR:
-    case EACCES:
-    case EPERM:
-    case ELOOP:
-    case ENAMETOOLONG:
-      return true;
-    default:
-      return false;
+// Where a chain of symbolic links leads, whether or not something is there.
+Path behind_links(Path path) {
+  constexpr int kMostLinks = 40;
+  std::error_code error;
+  for (int i = 0; i < kMostLinks && std::filesystem::is_symlink(path, error); ++i) {
+    const Path next = std::filesystem::read_symlink(path, error);
+    if (error) break;
+    path = next.is_absolute() ? next : path.parent_path() / next;
   }
+  return path;
 }
 
 // Opens a regular file for reading and tells its size.
 int open_regular(const Path& path, std::uint64_t& size) {
   // Not to wait for the writer of a pipe, which is refused below.
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int descriptor = open_again(path, O_RDONLY | O_NONBLOCK);
   if (descriptor < 0) throw_file_error("open", path, errno);
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) {
@@ -70,10 +65,27 @@ std::string random_suffix() {
   return text;
 }
 
+// Creates a file beside `target`, which others do not see; returns its descriptor and its path.
+int create_beside(const Path& target, Path& created) {
+  // With the end that is put behind it, the name must not be longer than file systems take.
+  constexpr std::size_t kLongestName = 255, kEnd = 29;
+  const Path stem = target.parent_path() / target.filename().string().substr(0, kLongestName - kEnd);
+  for (int attempt = 0;; ++attempt) {
+    created = stem;
+    created += ".tmp-" + random_suffix();
+    const int descriptor = open_again(created, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    if (descriptor >= 0) return descriptor;
+    const int error = errno;
+    if (error == EEXIST && attempt < kNameAttempts) continue;
+    created.clear();
+    throw_file_error("create a file beside", target, error);
+  }
+}
+
 }  // namespace
 
 void throw_file_error(const std::string& action, const Path& path, int error) {
-  throw Error(path_is_at_fault(error) ? ErrorKind::value : ErrorKind::resource,
+  throw Error(kind_of_system_error(error),
               "cannot " + action + " " + path.string() + ": " + std::generic_category().message(error));
 }
 
@@ -114,14 +126,21 @@ std::string read_file(const Path& path, std::uint64_t most_bytes) {
 
 AtomicFile::AtomicFile(Path target, unsigned mode) : target_(std::move(target)), mode_(mode) {
   if (target_.filename().empty()) refuse_value("cannot write " + target_.string() + ": a file name is needed");
-  for (int attempt = 0; descriptor_ < 0; ++attempt) {
-    temporary_ = target_;
-    temporary_ += ".tmp-" + random_suffix();
-    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (descriptor_ < 0 && (errno != EEXIST || attempt == kNameAttempts)) {
-      throw_file_error("create a file beside", target_, errno);
-    }
+  target_ = behind_links(std::move(target_));
+  std::error_code ignored;
+  const auto status = std::filesystem::status(target_, ignored);
+  if (std::filesystem::is_directory(status)) {
+    refuse_value("cannot write " + target_.string() + ": it is a folder, a file is needed");
   }
+  if (std::filesystem::is_fifo(status) || std::filesystem::is_character_file(status)) {
+    descriptor_ = open_again(target_, O_WRONLY);
+    if (descriptor_ < 0) throw_file_error("open", target_, errno);
+    return;
+  }
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    refuse_value("cannot write " + target_.string() + ": it is not a regular file");
+  }
+  descriptor_ = create_beside(target_, temporary_);
 }
 
 AtomicFile::~AtomicFile() { discard(); }
@@ -144,25 +163,21 @@ void AtomicFile::fail(const std::string& action, int error) {
 
 void AtomicFile::write(const void* data, std::size_t bytes) {
   if (descriptor_ < 0) throw Error(ErrorKind::internal, "write to a finished file: " + target_.string());
-  std::size_t done = 0;
-  while (done < bytes) {
-    const ssize_t wrote = ::write(descriptor_, static_cast<const char*>(data) + done, std::min(bytes - done, kPiece));
-    if (wrote < 0) {
-      if (errno == EINTR) continue;
-      fail("write", errno);
-    }
-    if (wrote == 0) fail("write", ENOSPC);
-    done += static_cast<std::size_t>(wrote);
+  if (const int error = write_all(descriptor_, static_cast<const char*>(data), bytes); error != 0) {
+    fail("write", error);
   }
 }
 
 void AtomicFile::commit() {
   if (descriptor_ < 0) throw Error(ErrorKind::internal, "commit of a finished file: " + target_.string());
-  if (::fchmod(descriptor_, mode_ & ~process_umask()) != 0) fail("set the mode of", errno);
-  if (::fsync(descriptor_) != 0) fail("make durable", errno);
-  const int closed = ::close(std::exchange(descriptor_, -1));
-  if (closed != 0) fail("close", errno);
-  if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail("replace", errno);
+  if (temporary_.empty()) {  // a pipe or a device
+    if (close_once(std::exchange(descriptor_, -1)) != 0) fail("close", errno);
+    return;
+  }
+  if (again([&] { return ::fchmod(descriptor_, mode_ & ~process_umask()); }) != 0) fail("set the mode of", errno);
+  if (again([&] { return ::fsync(descriptor_); }) != 0) fail("make durable", errno);
+  if (close_once(std::exchange(descriptor_, -1)) != 0) fail("close", errno);
+  if (again([&] { return ::rename(temporary_.c_str(), target_.c_str()); }) != 0) fail("replace", errno);
   temporary_.clear();
   const Path folder = target_.parent_path();
   sync_folder(folder.empty() ? Path(".") : folder);
@@ -175,9 +190,9 @@ void write_file_atomically(const Path& path, std::string_view content, unsigned 
 }
 
 void sync_folder(const Path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int descriptor = open_again(folder, O_RDONLY | O_DIRECTORY);
   if (descriptor < 0) throw_file_error("open the folder", folder, errno);
-  const int result = ::fsync(descriptor);
+  const int result = again([&] { return ::fsync(descriptor); });
   const int error = errno;
   ::close(descriptor);
   // Some file systems have no fsync for folders (EINVAL); there is nothing more to ask of them.

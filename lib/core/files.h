@@ -43,8 +43,8 @@ class FileReader {
 std::string read_file(const Path& path, std::uint64_t most_bytes = std::numeric_limits<std::uint64_t>::max());
 
 // A file being written: content goes to a new file in the target's folder (created exclusively, mode 0600); commit()
-// makes it durable and puts it in the target's place with `mode` less the umask. Without commit(), or when it fails,
-// the temporary file is removed and the target stays as it was.
+// makes it durable and puts it in the target's place with `mode` less the umask; else the temporary file is removed and
+// the target stays as it was. Symbolic links are followed; a pipe or a device (/dev/stdout) gets what comes, at once.
 class AtomicFile {
  public:
   explicit AtomicFile(Path target, unsigned mode = 0644);

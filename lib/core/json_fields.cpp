@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
 
 #include "samba/core/error.h"
+#include "samba/core/json_limits.h"
 #include "samba/core/names.h"
 
 namespace samba {
@@ -25,27 +25,11 @@ std::string joined(const std::vector<std::string>& names) {
 }  // namespace
 
 nlohmann::json parse_json(const std::string& text, const std::string& source) {
-  std::vector<std::set<std::string>> keys;
-  std::string twice;
-  using Event = nlohmann::json::parse_event_t;
-  const auto watch = [&](int, Event event, nlohmann::json& parsed) {
-    if (event == Event::object_start) keys.emplace_back();
-    if (event == Event::object_end) keys.pop_back();
-    if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second && twice.empty()) {
-      twice = parsed.get<std::string>();
-    }
-    return true;
-  };
-  nlohmann::json value;
-  try {
-    value = nlohmann::json::parse(text, watch);
-  } catch (const nlohmann::json::exception& error) {
-    const std::string what = error.what();
-    const std::size_t colon = what.find("] ");
-    refuse_value(source + " is not JSON: " + (colon == std::string::npos ? what : what.substr(colon + 2)));
-  }
-  if (!twice.empty()) refuse_value(source + ": the key \"" + twice + "\" is given twice");
-  return value;
+  std::string fault;
+  nlohmann::json value = parse_bounded(text, fault);
+  if (!value.is_discarded()) return value;
+  if (fault.starts_with("it is not JSON")) refuse_value(source + fault.substr(2));
+  refuse_value(source + ": " + fault);
 }
 
 std::string shown(const nlohmann::json& value) {

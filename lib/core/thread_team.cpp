@@ -1,8 +1,11 @@
 #include "samba/core/thread_team.h"
 
 #include <chrono>
+#include <string>
+#include <system_error>
 #include <utility>
 
+#include "samba/core/error.h"
 #include "samba/core/float_environment.h"
 
 #if defined(__linux__)
@@ -38,19 +41,31 @@ void wait_until(const std::atomic<T>& value, T seen, Done&& done) {
   }
 }
 
+void end_workers(std::atomic<bool>& stop, std::atomic<std::uint32_t>& round, std::vector<std::thread>& workers) {
+  stop.store(true, std::memory_order_relaxed);
+  round.fetch_add(1, std::memory_order_release);
+  round.notify_all();
+  for (std::thread& worker : workers) worker.join();
+}
+
 }  // namespace
 
 ThreadTeam::ThreadTeam(int size) {
   workers_.reserve(static_cast<std::size_t>(size > 1 ? size - 1 : 0));
-  for (int member = 1; member < size; ++member) workers_.emplace_back([this, member] { work(member); });
+  try {
+    for (int member = 1; member < size; ++member) workers_.emplace_back([this, member] { work(member); });
+  } catch (const std::system_error& error) {
+    const std::string started = std::to_string(workers_.size() + 1);
+    end_workers(stop_, round_, workers_);
+    throw Error(ErrorKind::resource, "cannot start thread " + started + " of " + std::to_string(size) + ": " +
+                                         error.code().message() + "; give fewer with --threads");
+  } catch (...) {
+    end_workers(stop_, round_, workers_);
+    throw;
+  }
 }
 
-ThreadTeam::~ThreadTeam() {
-  stop_.store(true, std::memory_order_relaxed);
-  round_.fetch_add(1, std::memory_order_release);
-  round_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
-}
+ThreadTeam::~ThreadTeam() { end_workers(stop_, round_, workers_); }
 
 // The kernel may wake a sleeping worker on the processor of the calling thread, where it waits for milliseconds behind
 // it, whatever other processors idle. So the workers may run wherever the caller may, except on its processor.

@@ -13,7 +13,7 @@ namespace samba {
 
 class ThreadTeam {
  public:
-  // `size` >= 1 members, the calling thread of run() among them: size - 1 threads are started.
+  // `size` >= 1 members, the calling thread of run() one of them. Error(resource) when too few threads can be started.
   explicit ThreadTeam(int size);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;

@@ -17,7 +17,10 @@ namespace {
 static_assert(std::endian::native == std::endian::little);  // GGUF files are
 
 constexpr char kMagic[4] = {'G', 'G', 'U', 'F'};
-constexpr std::uint64_t kMostTensors = std::uint64_t{1} << 32;
+constexpr std::uint64_t kMostTensors = std::uint64_t{1} << 18;
+constexpr std::uint64_t kMostMetadata = std::uint64_t{1} << 16;  // values with a name
+constexpr std::uint64_t kMostItems = std::uint64_t{1} << 24;     // of all lists together
+constexpr std::uint64_t kLongestText = std::uint64_t{1} << 24;   // bytes
 constexpr std::size_t kLongestName = 64;  // of a tensor, with the zero behind it in llama.cpp's memory
 constexpr std::uint64_t kAlignment = 32;  // unless general.alignment says otherwise
 constexpr std::uint64_t kMostAlignment = std::uint64_t{1} << 20;
@@ -79,7 +82,12 @@ class Reader {
     }
     const auto tensors = take<std::uint64_t>();
     const auto values = take<std::uint64_t>();
-    if (tensors > kMostTensors || values > rest_.size()) fail("counts beyond the file's size");
+    if (tensors > kMostTensors) {
+      fail(std::to_string(tensors) + " tensors; accepted: at most " + std::to_string(kMostTensors));
+    }
+    if (values > kMostMetadata) {
+      fail(std::to_string(values) + " values of metadata; accepted: at most " + std::to_string(kMostMetadata));
+    }
     for (std::uint64_t i = 0; i < values; ++i) {
       const std::string name = text();
       const auto type = take<std::uint32_t>();
@@ -114,6 +122,9 @@ class Reader {
   std::string text() {
     const auto length = take<std::uint64_t>();
     if (length > rest_.size()) refuse_corrupt("truncated", ends_early());
+    if (length > kLongestText) {
+      fail("a text of " + std::to_string(length) + " bytes; accepted: at most " + std::to_string(kLongestText));
+    }
     std::string value(static_cast<std::size_t>(length), '\0');
     copy(value.data(), value.size());
     return value;
@@ -164,6 +175,10 @@ class Reader {
     const auto type = take<std::uint32_t>();
     const auto count = take<std::uint64_t>();
     if (count > rest_.size()) fail(name + ": an array longer than the file");
+    if (count > kMostItems - items_) {
+      fail(name + ": the arrays have more than " + std::to_string(kMostItems) + " items together");
+    }
+    items_ += count;
     GgufValue value;
     if (type == kString) {
       value.kind = GgufValue::Kind::texts;
@@ -269,6 +284,7 @@ class Reader {
   std::span<const std::byte> file_;
   std::span<const std::byte> rest_;
   std::string source_;
+  std::uint64_t items_ = 0;  // of the lists so far
 };
 
 }  // namespace

@@ -36,6 +36,8 @@ void append_code_point(std::string& out, std::uint32_t point) {
   }
 }
 
+constexpr std::size_t kMostJsonValues = std::size_t{1} << 24;
+
 class Reader {
  public:
   Reader(std::string_view text, const JsonReadOptions& options) : text_(text), options_(options) {}
@@ -68,6 +70,7 @@ class Reader {
 
   Json read_value(int depth) {
     skip_blanks();
+    if (++values_ > kMostJsonValues) fail("more than " + std::to_string(kMostJsonValues) + " values");
     if (at_ >= text_.size()) fail("the text ends too early");
     switch (peek()) {
       case '{':
@@ -270,6 +273,7 @@ class Reader {
   std::string_view text_;
   JsonReadOptions options_;
   std::size_t at_ = 0;
+  std::size_t values_ = 0;
 };
 
 }  // namespace

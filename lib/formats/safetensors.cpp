@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "samba/core/error.h"
 #include "samba/core/files.h"
+#include "samba/core/json_limits.h"
 #include "samba/core/mapped_file.h"
 
 namespace samba {
@@ -36,38 +36,18 @@ const char* word_of(DType dtype) {
   throw Error(ErrorKind::internal, "a dtype without a safetensors word");
 }
 
-// Refuses keys that occur twice in one object, which the JSON reader would silently drop.
-class DuplicateKeys {
- public:
-  bool operator()(int, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::object_start) seen_.emplace_back();
-    if (event == json::parse_event_t::object_end) seen_.pop_back();
-    if (event == json::parse_event_t::key && !seen_.back().insert(parsed.get<std::string>()).second) {
-      duplicate_ = parsed.get<std::string>();
-    }
-    return true;
-  }
-  const std::string& duplicate() const { return duplicate_; }
-
- private:
-  std::vector<std::set<std::string>> seen_;
-  std::string duplicate_;
-};
-
 json parse_header(std::string_view text, const std::string& source) {
-  DuplicateKeys keys;
-  json header;
-  try {
-    header = json::parse(text, std::ref(keys));
-  } catch (const json::exception& error) {
-    refuse_corrupt("json", source + ": the safetensors header is not JSON: " + error.what());
-  }
-  if (!keys.duplicate().empty()) {
-    refuse_corrupt("header", source + ": the name '" + keys.duplicate() + "' occurs twice in the safetensors header");
+  std::string fault;
+  json header = parse_bounded(text, fault);
+  if (header.is_discarded()) {
+    const bool json_at_all = !fault.starts_with("it is not JSON");
+    refuse_corrupt(json_at_all ? "header" : "json", source + ": the safetensors header: " + fault);
   }
   if (!header.is_object()) refuse_corrupt("header", source + ": the safetensors header is not a JSON object");
   return header;
 }
+
+constexpr std::size_t kMostAxes = 32;
 
 struct Range {
   std::uint64_t begin = 0, end = 0;
@@ -105,6 +85,7 @@ class TensorEntry {
 
   void read_shape(const json& value) {
     if (!value.is_array()) refuse("has a shape that is not a list");
+    if (value.size() > kMostAxes) refuse("has more than " + std::to_string(kMostAxes) + " axes");
     for (const json& size : value) {
       if (!size.is_number_unsigned() || size.get<std::uint64_t>() > (std::uint64_t{1} << 62)) {
         refuse("has the shape " + value.dump() + "; sizes are integers from 0 to 2^62");

@@ -42,6 +42,10 @@ constexpr std::array<std::pair<std::string_view, DType>, 8> kStorages = {{{"torc
                                                                           {"torch IntStorage", DType::int32},
                                                                           {"torch LongStorage", DType::int64},
                                                                           {"torch ByteStorage", DType::uint8}}};
+constexpr std::size_t kMostValues = std::size_t{1} << 20;
+constexpr std::size_t kMostAxes = 32;
+constexpr std::size_t kLongestKey = 255;  // of a storage: each of its tensors keeps it
+
 constexpr std::string_view kDictionary = "collections OrderedDict";
 constexpr std::string_view kTensor = "torch._utils _rebuild_tensor_v2";
 constexpr std::string_view kParameter = "torch._utils _rebuild_parameter";
@@ -101,6 +105,7 @@ class PickleReader {
   }
 
   void push(Value value) {
+    if (values_.size() == kMostValues) refuse("holds more than " + std::to_string(kMostValues) + " values");
     values_.push_back(std::move(value));
     stack_.push_back(static_cast<Place>(values_.size() - 1));
   }
@@ -165,6 +170,7 @@ class PickleReader {
   }
   Shape integers_of(Place place) const {
     if (values_[place].kind != Kind::tuple) refuse("describes a tensor by something that is no tuple");
+    if (values_[place].items.size() > kMostAxes) refuse("describes a tensor of too many axes");
     Shape shape;
     for (const Place item : values_[place].items) shape.push_back(integer_of(item));
     return shape;
@@ -232,6 +238,7 @@ class PickleReader {
     storage.kind = Kind::storage;
     storage.dtype = *dtype;
     storage.text = values_[id.items[2]].text;
+    if (storage.text.size() > kLongestKey) refuse("names a storage by too long a key");
     storage.elements = integer_of(id.items[4]);
     if (storage.elements < 0) refuse("refers to a storage of negative size");
     push(std::move(storage));

@@ -19,6 +19,7 @@ namespace {
 using nlohmann::json;
 
 constexpr Index kMostModelSize = 2147483647;
+constexpr std::size_t kMostLayers = 65536;
 constexpr std::array kKinds = {BlockKind::transformer, BlockKind::mamba1, BlockKind::mamba2, BlockKind::mamba3};
 
 const std::vector<std::string> kSambaFields = {"vocab",    "d_model",      "layers",         "n_heads",  "n_kv_heads",
@@ -185,6 +186,10 @@ StackConfig stack_config_from_json(const json& object, const std::string& pointe
   const bool listed = layers != object.end() && layers->is_array() && !layers->empty();
   if (layers != object.end() && !listed) {
     refuse_value(pointer + "/layers: must be a list of at least one layer, got " + shown(*layers));
+  }
+  if (listed && layers->size() > kMostLayers) {
+    refuse_value(pointer + "/layers: has " + std::to_string(layers->size()) + " layers; accepted: at most " +
+                 std::to_string(kMostLayers));
   }
   if (!listed || !layers->front().is_object()) {
     for (std::size_t i = 0; listed && i < layers->size(); ++i) {

@@ -22,7 +22,12 @@ CheckpointSource::CheckpointSource(const Path& path, bool for_training) : path_(
   config_ = parse_state_config(state(), path_);
   registry_.emplace(parse_state_registry(state(), config_, path_));
   if (archive_ || for_training) check_state_metadata(state(), path_);
-  if (archive_) archive_->check_arrays(archive_counts(*registry_));
+  // A model has no more memory than its file has numbers.
+  if (archive_) {
+    archive_->check_arrays(archive_counts(*registry_));
+  } else {
+    legacy_arrays_ = legacy_->take_arrays(archive_counts(*registry_));
+  }
 }
 
 void CheckpointSource::read_arrays(const std::array<PieceWriter, kArchiveArrays>& destinations,
@@ -31,27 +36,22 @@ void CheckpointSource::read_arrays(const std::array<PieceWriter, kArchiveArrays>
     archive_->read_arrays(destinations, progress);
     return;
   }
-  const auto arrays = legacy_->take_arrays(archive_counts(*registry_));
   for (std::size_t array = 0; array < kArchiveArrays; ++array) {
-    if (destinations[array]) destinations[array](0, arrays[array].data(), arrays[array].size());
+    const std::vector<std::byte>& data = legacy_arrays_[array];
+    if (destinations[array]) destinations[array](0, data.data(), data.size());
   }
   if (progress) progress(file_size(), file_size());
 }
 
 void CheckpointSource::read_parameters(std::span<float> values) {
   if (archive_) return archive_->read_parameters(values.data(), values.size_bytes());
-  if (legacy_parameters_.empty()) {
-    auto arrays = legacy_->take_arrays(archive_counts(*registry_));
-    const auto* bytes = reinterpret_cast<const char*>(arrays[kParameters].data());
-    legacy_parameters_.assign(bytes, bytes + arrays[kParameters].size());
-  }
-  std::memcpy(values.data(), legacy_parameters_.data() + legacy_read_, values.size_bytes());
+  std::memcpy(values.data(), legacy_arrays_[kParameters].data() + legacy_read_, values.size_bytes());
   legacy_read_ += values.size_bytes();
 }
 
 void CheckpointSource::finish(const FileProgress& progress) {
   if (archive_) return archive_->finish_arrays(progress);
-  legacy_parameters_.clear();
+  legacy_arrays_ = {};
   if (progress) progress(file_size(), file_size());
 }
 

@@ -41,8 +41,8 @@ class CheckpointSource {
   std::string path_;
   std::optional<SambaArchiveReader> archive_;
   std::optional<LegacyCheckpoint> legacy_;
-  std::vector<char> legacy_parameters_;  // once they are asked for
-  std::size_t legacy_read_ = 0;          // bytes of them
+  std::array<std::vector<std::byte>, kArchiveArrays> legacy_arrays_;
+  std::size_t legacy_read_ = 0;  // bytes of the parameters
   SambaConfig config_;
   std::optional<Registry> registry_;
 };

@@ -1,9 +1,10 @@
 #include "samba/train/loss_plot.h"
+#include "samba/core/json_limits.h"
+#include "samba/core/streams.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace samba {
@@ -72,9 +73,8 @@ std::string text_at(double x, double y, const std::string& text, const char* anc
 
 LossCurve read_loss_curve(const Path& metrics) {
   LossCurve curve;
-  std::ifstream input(metrics);
-  for (std::string line; std::getline(input, line);) {
-    const nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
+  for (const std::string& line : lines_of(read_file(metrics))) {
+    const nlohmann::json value = parse_bounded(line);
     if (!value.is_object() || !value.contains("step")) continue;
     if (value.contains("loss") && value["loss"].is_number()) {
       curve.step.push_back(value["step"].get<double>());

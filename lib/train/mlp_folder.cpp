@@ -2,6 +2,7 @@
 
 #include "samba/core/error.h"
 #include "samba/formats/canonical_json.h"
+#include "samba/formats/file_hashes.h"
 #include "samba/formats/safetensors.h"
 #include "samba/train/model_folder.h"
 
@@ -20,8 +21,9 @@ constexpr std::uint64_t kMostConfigBytes = 65536;
 
 json read_config(const Path& folder) {
   const Path path = folder / "config.json";
+  const std::string text = read_file(path, kMostConfigBytes);
   try {
-    return parse_json(read_file(path, kMostConfigBytes), JsonReadOptions{.lone_surrogates = true, .most_digits = 4300});
+    return parse_json(text, JsonReadOptions{.lone_surrogates = true, .most_digits = 4300});
   } catch (const Error& error) {
     refuse(path, error.what());
   }
@@ -102,10 +104,12 @@ void write_mlp_folder(const MlpState& state, WeightFormat format, const Path& fo
     write_safetensors(place / "model.safetensors", stored_arrays(weights), {{"format", kFormat}});
     if (!moments.empty()) write_safetensors(place / "optimizer.safetensors", moments, {{"format", kFormat}});
     write_file_atomically(place / "config.json", canonical_json(config, ControlEscapes::short_forms) + "\n");
+    write_hashes(place);
   });
 }
 
 MlpState read_mlp_folder(const Path& folder) {
+  check_hashes(folder, HashedFiles::weights);
   const Path config_path = folder / "config.json";
   const json config = read_config(folder);
   if (config.is_object() && config.value("weight_format", json()) != "float32") {
@@ -148,6 +152,7 @@ MlpState read_mlp_folder(const Path& folder) {
 
 std::unique_ptr<MlpInference> open_mlp(Executor& executor, const Path& path) {
   if (!std::filesystem::is_directory(path)) return load_mlp_for_inference(executor, path);
+  check_hashes(path, HashedFiles::weights);
   const Path model_path = path / "model.safetensors";
   const SafetensorsFile model = read_safetensors(model_path);
   const ConstArrayMap views = views_of(model.tensors);

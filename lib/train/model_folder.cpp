@@ -10,6 +10,7 @@
 #include "samba/core/json_fields.h"
 #include "samba/core/mapped_file.h"
 #include "samba/formats/canonical_json.h"
+#include "samba/formats/file_hashes.h"
 #include "samba/formats/safetensors.h"
 #include "samba/formats/stack_archive.h"
 #include "samba/formats/stack_weight.h"
@@ -132,7 +133,7 @@ class StagingFolder {
     std::error_code error;
     fs::remove_all(path_, error);
     fs::create_directories(path_, error);
-    if (error) refuse_value("cannot create the folder " + path_.string() + ": " + error.message());
+    if (error) throw_file_error("create the folder", path_, error.value());
   }
   ~StagingFolder() {
     std::error_code ignored;
@@ -146,7 +147,7 @@ class StagingFolder {
     sync_folder(path_);
     std::error_code error;
     fs::rename(path_, target, error);  // an empty folder of this name gives way
-    if (error) refuse_value("cannot create the folder " + target.string() + ": " + error.message());
+    if (error) throw_file_error("create the folder", target, error.value());
     path_.clear();
     const Path parent = target.parent_path();
     sync_folder(parent.empty() ? Path(".") : parent);
@@ -191,6 +192,7 @@ Json folder_state_json(const ModelState& state, WeightFormat format) {
 }
 
 StoredModel read_model_folder(const Path& folder, Reading reading) {
+  check_hashes(folder, HashedFiles::weights);
   const Path config_path = folder / "config.json";
   const Path model_path = folder / "model.safetensors";
   const Path optimizer_path = folder / "optimizer.safetensors";

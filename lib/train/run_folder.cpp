@@ -1,18 +1,15 @@
 #include "samba/train/run_folder.h"
 
-#include <fcntl.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/spdlog.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <fstream>
 
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
+#include "samba/core/json_limits.h"
+#include "samba/core/streams.h"
 #include "samba/numerics/float32.h"
 #include "samba/train/loss_plot.h"
 #include "samba/train/model_folder.h"
@@ -41,23 +38,6 @@ Path tidy(const Path& given) {
   if (path.filename().empty()) path = path.parent_path();
   if (path.empty() || path.filename() == "." || path.filename() == "..") path = fs::weakly_canonical(given);
   return path;
-}
-
-void append(const Path& path, const std::string& text) {
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (descriptor < 0) throw_file_error("open", path, errno);
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t wrote = ::write(descriptor, text.data() + done, text.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) {
-      const int error = wrote == 0 ? ENOSPC : errno;
-      ::close(descriptor);
-      throw_file_error("write", path, error);
-    }
-    done += static_cast<std::size_t>(wrote);
-  }
-  ::close(descriptor);
 }
 
 // The step in "step-00000020.samba" or "step-00000020.mlp", or -1.
@@ -145,29 +125,20 @@ Path find_checkpoint(const Path& path) {
 RunFolder::RunFolder(Path folder, bool must_exist) : folder_(std::move(folder)) {
   std::error_code error;
   if (!must_exist) fs::create_directories(folder_ / "checkpoints", error);
-  if (error) refuse_value("cannot create the run folder " + folder_.string() + ": " + error.message());
-  const Path lock = folder_ / ".lock";
-  lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock_ < 0) throw_file_error("open", lock, errno);
-  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    ::close(lock_);
-    lock_ = -1;
-    refuse_value("the run folder " + folder_.string() + " is in use by another process");
-  }
+  if (error) throw_file_error("create the run folder", folder_, error.value());
+  lock_ = std::make_unique<FolderLock>(folder_);
   try {
     auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>((folder_ / "run.log").string());
     log_ = std::make_shared<spdlog::logger>("run", std::move(sink));
   } catch (const spdlog::spdlog_ex& failure) {
-    ::close(lock_);
     refuse_value("cannot write " + (folder_ / "run.log").string() + ": " + failure.what());
   }
   log_->set_level(spdlog::get_level());
   log_->flush_on(spdlog::level::info);
+  log_->set_error_handler([](const std::string&) {});  // a log that cannot be written stops nothing
 }
 
-RunFolder::~RunFolder() {
-  if (lock_ >= 0) ::close(lock_);
-}
+RunFolder::~RunFolder() = default;
 
 std::unique_ptr<RunFolder> RunFolder::create(const Path& folder, bool force) {
   const Path clean = tidy(folder);
@@ -179,7 +150,7 @@ std::unique_ptr<RunFolder> RunFolder::create(const Path& folder, bool force) {
       refuse_value("--out " + clean.string() +
                    " already holds a run; continue it with --resume, or move it aside with --force");
     }
-    { const RunFolder in_use(clean, true); }  // refuses a run that another process is working on
+    const FolderLock in_use(clean);  // refuses a run that another process is working on
     fs::rename(clean, old_folder_name(clean));
   }
   std::unique_ptr<RunFolder> run(new RunFolder(clean, false));
@@ -232,24 +203,23 @@ std::string RunFolder::card_beside(const Path& archive) {
   Path path = archive;
   path.replace_extension(".json");
   if (!fs::exists(path)) return "";
-  const nlohmann::json beside = nlohmann::json::parse(read_file(path, 1 << 20), nullptr, false);
+  const nlohmann::json beside = parse_bounded(read_file(path, 1 << 20));
   if (!beside.is_object() || !beside.contains("card") || !beside["card"].is_string()) return "";
   return beside["card"];
 }
 
 void RunFolder::add_metrics(const nlohmann::ordered_json& line) {
   if (follows_) return;
-  append(folder_ / "metrics.jsonl", line.dump() + "\n");
+  append_to_file(folder_ / "metrics.jsonl", line.dump() + "\n");
 }
 
 void RunFolder::cut_metrics(Index step) {
   if (follows_) return;
   const Path path = folder_ / "metrics.jsonl";
   if (!fs::exists(path)) return;
-  std::ifstream input(path);
   std::string kept;
-  for (std::string line; std::getline(input, line);) {
-    const nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
+  for (const std::string& line : lines_of(read_file(path))) {
+    const nlohmann::json value = parse_bounded(line);
     if (value.is_object() && value.contains("step") && value["step"].is_number_integer() && value["step"] <= step) {
       kept += line + "\n";
     }
@@ -259,7 +229,7 @@ void RunFolder::cut_metrics(Index step) {
 
 void RunFolder::add_sample(Index step, const std::string& text) {
   if (follows_) return;
-  append(folder_ / "samples.txt", "=== step " + std::to_string(step) + "\n" + text + "\n");
+  append_to_file(folder_ / "samples.txt", "=== step " + std::to_string(step) + "\n" + text + "\n");
 }
 
 void RunFolder::draw_loss() const {
@@ -283,6 +253,7 @@ Path RunFolder::add_checkpoint(Index step, const CheckpointConfig& keep, Sidecar
   Path sidecar_path = archive;
   sidecar_path.replace_extension(".json");
   write_file_atomically(sidecar_path, beside.dump(2) + "\n");
+  sync_file(folder_ / "metrics.jsonl");  // the steps that `latest` says are done
   write_file_atomically(folder_ / "latest", "checkpoints/" + name + "\n");
   remove_old(step, keep);
   return archive;

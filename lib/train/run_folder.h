@@ -6,7 +6,7 @@
 //   latest                             the name of the newest complete checkpoint, replaced atomically
 //   run.log, loss.svg, samples.txt
 //
-// A run folder is locked while it is open: a second process is refused.
+// A run folder is locked while it is open (core/folder_lock.h): a second process is refused.
 #pragma once
 
 #include <cstdio>
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "samba/core/files.h"
+#include "samba/core/folder_lock.h"
 #include "samba/train/train_config.h"
 
 namespace spdlog {
@@ -105,7 +106,7 @@ class RunFolder {
 
   Path folder_;
   Path archive_;  // the one named to resume(), or empty
-  int lock_ = -1;
+  std::unique_ptr<FolderLock> lock_;
   bool follows_ = false;
   std::shared_ptr<spdlog::logger> log_;
 };

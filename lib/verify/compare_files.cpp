@@ -1,7 +1,6 @@
 #include "samba/verify/compare_files.h"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -9,6 +8,8 @@
 #include "samba/convert/model_source.h"
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
+#include "samba/core/json_limits.h"
+#include "samba/core/streams.h"
 #include "samba/train/mlp_checkpoint.h"
 #include "samba/train/model_kind.h"
 #include "samba/train/run_folder.h"
@@ -90,14 +91,12 @@ ModelParts parts_of(const Path& given) {
 using Lines = std::vector<std::pair<std::string, json>>;
 
 Lines read_lines(const Path& path) {
-  std::ifstream input(path);
-  if (!input) refuse_value("cannot read " + path.string());
   Lines lines;
   Index number = 0;
-  for (std::string text; std::getline(input, text);) {
+  for (const std::string& text : lines_of(read_file(path))) {
     ++number;
     if (text.empty()) continue;
-    json line = json::parse(text, nullptr, false);
+    json line = parse_bounded(text);
     if (!line.is_object() || !line.contains("step")) {
       refuse_corrupt("metrics", path.string() + ": line " + std::to_string(number) + " is no object with a step");
     }
@@ -117,7 +116,7 @@ std::map<std::string, std::string> sidecar_digests(const Path& run) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(run / "checkpoints", ignored)) {
     if (entry.path().extension() != ".json") continue;
-    const json beside = json::parse(read_file(entry.path(), 1 << 20), nullptr, false);
+    const json beside = parse_bounded(read_file(entry.path(), 1 << 20));
     if (beside.is_object() && beside.contains("sha256")) digests[entry.path().stem()] = beside["sha256"];
   }
   return digests;

@@ -7,6 +7,7 @@
 
 #include "samba/convert/model_source.h"
 #include "samba/core/error.h"
+#include "samba/formats/file_hashes.h"
 #include "samba/generate/decode_session.h"
 #include "samba/numerics/float32.h"
 #include "samba/numerics/philox.h"
@@ -143,14 +144,19 @@ class ModelChecker {
   }
 
   std::string checksums() const {
-    if (is_own_form(place_.form)) {
+    if (is_own_form(place_.form) && place_.form != ModelForm::folder) {
       const CheckpointSummary summary = inspect_checkpoint(place_.path, true);
       return std::to_string(summary.bytes) + " bytes, all digests hold";
+    }
+    const HashesChecked hashes = check_hashes(place_.path);
+    if (hashes.present) {
+      return std::to_string(hashes.bytes) + " bytes, all digests of " + std::to_string(hashes.tensors) +
+             " tensors and " + std::to_string(hashes.files) + " files hold";
     }
     const OpenModel model = open_model(place_);
     for (const ModelTensor& tensor : model.tensors) tensor.load();
     return std::to_string(model.file_bytes) + " bytes, read whole; " + std::string(model_form_name(place_.form)) +
-           " has no digests";
+           " has no digests, --write-hashes makes them";
   }
 
   std::string load() {

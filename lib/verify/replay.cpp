@@ -1,12 +1,13 @@
 #include "samba/verify/replay.h"
 
 #include <charconv>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
+#include "samba/core/json_limits.h"
+#include "samba/core/streams.h"
 #include "samba/train/model_kind.h"
 #include "samba/train/run_folder.h"
 #include "samba/train/train_config.h"
@@ -21,11 +22,10 @@ namespace fs = std::filesystem;
 // The record of a run: its step lines by step.
 std::map<Index, json> read_record(const Path& run) {
   const Path path = run / "metrics.jsonl";
-  std::ifstream input(path);
-  if (!input) refuse_value("--replay: there is no record of a run in " + run.string() + " (metrics.jsonl)");
+  if (!fs::exists(path)) refuse_value("--replay: there is no record of a run in " + run.string() + " (metrics.jsonl)");
   std::map<Index, json> record;
-  for (std::string text; std::getline(input, text);) {
-    json line = json::parse(text, nullptr, false);
+  for (const std::string& text : lines_of(read_file(path))) {
+    json line = parse_bounded(text);
     if (!line.is_object() || !line.contains("loss_bits") || !line.contains("step")) continue;
     const auto step = line["step"].get<Index>();
     record[step] = std::move(line);
