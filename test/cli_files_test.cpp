@@ -16,14 +16,11 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
-using Catch::Matchers::StartsWith;
 
 const TinyRun& tiny() {
-  static const TinyRun run = [] {
-    TinyRun made;
-    if (made.train("run", {"--steps", "2"}).code != 0) throw std::runtime_error("the model was not trained");
-    return made;
-  }();
+  static const TinyRun run;
+  static const bool trained = run.train("run", {"--steps", "2"}).code == 0;
+  if (!trained) throw std::runtime_error("the model was not trained");
   return run;
 }
 
@@ -127,13 +124,12 @@ TEST_CASE("a folder that cannot be written is told with its name, and nothing ch
         {"prefill", "--model", run, "--prompt", "a", "--logits", run + "/logits.safetensors"},
         {"convert", run, run + "/model.samba"},
         {"convert", run, run + "/model"},
-        {"convert", run, run + "/model.gguf"},
         {"verify", "--model", run, "--record", run + "/record", "--prompt", "a"},
         {"train-tokenizer", run + "/config.json", "--out", run + "/tokenizer.json"}}) {
     const CommandResult result = as_ordinary_user(arguments);
     INFO(arguments[0] << ": " << result.err);
     CHECK(result.code == 2);
-    CHECK_THAT(result.err, StartsWith("samba: ") && Contains(run));
+    CHECK_THAT(result.err, Contains("samba: cannot ") && Contains(run));
   }
   set_writable(true);
   CHECK(samba_command({"train", "--resume", run, "--steps", "4"}).code == 0);

@@ -37,6 +37,8 @@ struct FaultScenario {
   std::function<std::vector<std::string>(const Path& folder)> retry = {};
   // The files that must be as they were before, or as an undisturbed command leaves them, relative to the folder.
   std::vector<std::string> outputs = {};
+  // Files that change while the command works: only what they are in the end is compared.
+  std::vector<std::string> changing = {};
   // Lines of JSON of which "seconds" is left out of the comparison.
   std::vector<std::string> metrics = {};
 };
@@ -102,6 +104,9 @@ class FaultWalk {
   }
   Contents contents() const {
     Contents result = whole_files();
+    for (const std::string& name : scenario_.changing) {
+      if (std::filesystem::exists(work() / name)) result[name] = read_file(work() / name);
+    }
     for (const std::string& name : scenario_.metrics) {
       if (!std::filesystem::exists(work() / name)) continue;
       std::string& lines = result[name];

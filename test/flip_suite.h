@@ -14,6 +14,7 @@
 #include "recorded_tokenizers.h"
 #include "samba/backends/registry.h"
 #include "samba/convert/model_source.h"
+#include "samba/core/error.h"
 #include "samba/core/sha256.h"
 #include "samba/formats/file_hashes.h"
 #include "samba/generate/prefill.h"

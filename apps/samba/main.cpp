@@ -2,7 +2,6 @@
 
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
@@ -17,6 +16,7 @@
 #endif
 
 #include "commands.h"
+#include "last_resort.h"
 #include "output.h"
 #include "samba/backends/registry.h"
 #include "samba/core/error.h"
@@ -105,19 +105,6 @@ void set_up_logging(const CommonOptions& common) {
   logger->set_pattern("%^%l%$: %v");
   logger->set_level(spdlog::level::from_str(common.log_level == "warn" ? "warning" : common.log_level));
   spdlog::set_default_logger(logger);
-}
-
-// A page of a mapped file that cannot be read is a signal: the device failed, or the file became shorter.
-void tell_of_lost_pages() {
-  struct sigaction action {};
-  action.sa_handler = [](int) {
-    constexpr std::string_view kMessage =
-        "samba: cannot read a mapped file: the device failed, or the file became shorter while it was in use\n";
-    (void)!::write(STDERR_FILENO, kMessage.data(), kMessage.size());
-    ::_exit(exit_code(ErrorKind::resource));
-  };
-  ::sigemptyset(&action.sa_mask);
-  ::sigaction(SIGBUS, &action, nullptr);
 }
 
 int run(int argc, char** argv) {
@@ -222,7 +209,7 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is told by write()
   std::signal(SIGXFSZ, SIG_IGN);  // so is a file that may not grow
   apps::return_large_blocks();
-  apps::tell_of_lost_pages();
+  apps::prepare_last_resort();
   try {
     return apps::run(argc, argv);
   } catch (const apps::OutputClosed&) {

@@ -18,6 +18,7 @@
 #include "samba/bench/measure.h"
 #include "samba/core/array.h"
 #include "samba/core/error.h"
+#include "samba/core/thread_team.h"
 
 namespace samba::bench {
 
@@ -59,10 +60,7 @@ double fastest_together(int threads, const std::function<void(int)>& part) {
       best = std::min(best, *std::max_element(end.begin(), end.end()) - *std::min_element(begin.begin(), begin.end()));
     }
   };
-  std::vector<std::thread> others;
-  for (int thread = 1; thread < threads; ++thread) others.emplace_back(run, thread);
-  run(0);
-  for (std::thread& other : others) other.join();
+  ThreadTeam(threads).run(threads, run);
   return best;
 }
 

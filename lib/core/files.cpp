@@ -19,6 +19,12 @@ namespace {
 
 constexpr int kNameAttempts = 16;
 
+// A name of something that this process has open already; what it leads to must not be replaced.
+bool is_descriptor(const Path& path) {
+  const std::string name = path.lexically_normal().string();
+  return name == "/dev/stdout" || name == "/dev/stderr" || name.starts_with("/dev/fd/") || name.starts_with("/proc/");
+}
+
 // Where a chain of symbolic links leads, whether or not something is there.
 Path behind_links(Path path) {
   constexpr int kMostLinks = 40;
@@ -126,13 +132,12 @@ std::string read_file(const Path& path, std::uint64_t most_bytes) {
 
 AtomicFile::AtomicFile(Path target, unsigned mode) : target_(std::move(target)), mode_(mode) {
   if (target_.filename().empty()) refuse_value("cannot write " + target_.string() + ": a file name is needed");
-  target_ = behind_links(std::move(target_));
   std::error_code ignored;
   const auto status = std::filesystem::status(target_, ignored);
   if (std::filesystem::is_directory(status)) {
     refuse_value("cannot write " + target_.string() + ": it is a folder, a file is needed");
   }
-  if (std::filesystem::is_fifo(status) || std::filesystem::is_character_file(status)) {
+  if (std::filesystem::is_fifo(status) || std::filesystem::is_character_file(status) || is_descriptor(target_)) {
     descriptor_ = open_again(target_, O_WRONLY);
     if (descriptor_ < 0) throw_file_error("open", target_, errno);
     return;
@@ -140,6 +145,8 @@ AtomicFile::AtomicFile(Path target, unsigned mode) : target_(std::move(target)),
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
     refuse_value("cannot write " + target_.string() + ": it is not a regular file");
   }
+  target_ = behind_links(std::move(target_));
+  if (std::filesystem::is_symlink(target_, ignored)) throw_file_error("write", target_, ELOOP);
   descriptor_ = create_beside(target_, temporary_);
 }
 

@@ -1,6 +1,5 @@
 #include "samba/core/folder_lock.h"
 
-#include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <cstdlib>
 
 #include "samba/core/error.h"
+#include "samba/core/system_calls.h"
 
 namespace samba {
 
@@ -44,13 +44,9 @@ void write_holder(int descriptor) {
 
 FolderLock::FolderLock(const Path& folder) {
   const Path path = folder / ".lock";
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  descriptor_ = open_again(path, O_RDWR | O_CREAT, 0644);
   if (descriptor_ < 0) throw_file_error("open", path, errno);
-  int result = 0;
-  do {
-    result = ::flock(descriptor_, LOCK_EX | LOCK_NB);
-  } while (result != 0 && errno == EINTR);
-  const int error = result == 0 ? 0 : errno;
+  const int error = again([this] { return ::flock(descriptor_, LOCK_EX | LOCK_NB); }) == 0 ? 0 : errno;
   if (error == 0) {
     write_holder(descriptor_);
     return;

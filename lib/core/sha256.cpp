@@ -17,7 +17,7 @@ struct Sha256::Impl {
 
   void start() { check(EVP_DigestInit_ex(context, EVP_sha256(), nullptr)); }
   static void check(int result) {
-    if (result != 1) throw Error(ErrorKind::resource, "libcrypto offers no SHA-256 here");
+    if (result != 1) throw Error(ErrorKind::resource, "no SHA-256 can be computed: memory is out, or libcrypto does not offer it");
   }
 
   EVP_MD_CTX* context;

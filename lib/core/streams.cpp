@@ -21,7 +21,8 @@ ErrorKind kind_of_system_error(int error) {
 }
 
 std::string read_stream(const Path& path, std::uint64_t most_bytes) {
-  const bool standard = path == "-";
+  // /dev/stdin is not opened anew: of a named pipe whose writer has gone that would wait for another one.
+  const bool standard = path == "-" || path == "/dev/stdin";
   std::error_code ignored;
   if (!standard && std::filesystem::is_regular_file(path, ignored)) return read_file(path, most_bytes);
   const Path named = standard ? Path("the standard input") : path;

@@ -233,7 +233,7 @@ void RunFolder::add_sample(Index step, const std::string& text) {
 }
 
 void RunFolder::draw_loss() const {
-  if (follows_) return;
+  if (follows_ || !fs::exists(folder_ / "metrics.jsonl")) return;
   write_file_atomically(folder_ / "loss.svg", loss_svg(read_loss_curve(folder_ / "metrics.jsonl")));
 }
 

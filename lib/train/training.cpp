@@ -103,7 +103,10 @@ TrainingResult Training::run(RunFolder& folder, const TrainingEvents& events) {
     const bool due = plan_.checkpoint.every > 0 && result.step % plan_.checkpoint.every == 0;
     if (last || result.interrupted || due) checkpoint(folder, events, result);
   }
-  if (result.checkpoint.empty()) result.checkpoint = folder.resume_archive();
+  if (result.checkpoint.empty()) {  // nothing was left to do but what a run that failed behind its last checkpoint owes
+    result.checkpoint = folder.resume_archive();
+    folder.draw_loss();
+  }
   folder.log().info("{} at step {}", result.interrupted ? "interrupted" : "finished", result.step);
   return result;
 }

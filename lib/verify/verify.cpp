@@ -1,8 +1,10 @@
 #include "samba/verify/verify.h"
 
 #include <chrono>
+#include <exception>
 #include <map>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "samba/core/error.h"
@@ -68,7 +70,10 @@ void run_one(const Case& test, Executor& executor, const VerifyOptions& options,
     result.verdict = Verdict::not_applicable;
     result.reason = reason.what();
     return;
+  } catch (const std::bad_alloc&) {
+    throw;  // says nothing of the bits
   } catch (const Error& error) {
+    if (error.kind() == ErrorKind::resource) throw;
     check.holds("call", false, "refused (" + std::string(kind_word(error.kind())) + "): " + error.what());
   } catch (const std::exception& error) {
     check.holds("case", false, std::string("failed: ") + error.what());
@@ -148,10 +153,29 @@ VerifyReport run_cases(std::span<Executor* const> executors, std::span<const Cas
       if (done) done(result);
     }
   };
-  std::vector<std::thread> others;
-  for (Executor* executor : executors.subspan(1)) others.emplace_back([&work, executor] { work(*executor); });
-  work(*executors[0]);
-  for (std::thread& other : others) other.join();
+  std::exception_ptr failure;
+  const auto fail = [&] {
+    const std::lock_guard lock(telling);
+    if (!failure) failure = std::current_exception();
+    next = cases.size();  // the others stop behind their case
+  };
+  const auto guarded = [&](Executor& executor) {
+    try {
+      work(executor);
+    } catch (...) {
+      fail();
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    try {
+      for (Executor* executor : executors.subspan(1)) others.emplace_back([&, executor] { guarded(*executor); });
+    } catch (...) {
+      fail();
+    }
+    guarded(*executors[0]);
+  }
+  if (failure) std::rethrow_exception(failure);
   return report;
 }
 

@@ -7,7 +7,7 @@
 //   SAMBA_FAULT_KIND    errno by name (ENOSPC, EIO, EINTR, ENOMEM, EMFILE, EAGAIN, EDQUOT), or "short": half of the
 //                       bytes are moved, or "lost": the pages of a mapping cannot be read
 //   SAMBA_FAULT_PATH    count only calls on paths that hold this text (of malloc and thread: all are counted)
-//   SAMBA_FAULT_FROM    "1": every later call fails too
+//   SAMBA_FAULT_FROM    "1": every later call fails too (of malloc those for 1024 bytes and more)
 //   SAMBA_FAULT_REPORT  a file that gets "COUNTED FIRED\n" when the process ends: how many calls were counted, and
 //                       whether one failed
 //
@@ -96,11 +96,12 @@ bool have_settings() {
   return true;
 }
 
-// True when this call is the one that fails.
-bool fails(const char* call) {
+// True when this call is the one that fails. Memory that is out is so for large pieces first: `bytes` of malloc.
+bool fails(const char* call, size_t bytes = 1024) {
   if (!within_main.load() || !have_settings() || std::strcmp(settings.call, call) != 0) return false;
   const long count = counted.fetch_add(1) + 1;
-  if (settings.number == 0 || !(settings.from ? count >= settings.number : count == settings.number)) return false;
+  const bool later = settings.from && count > settings.number && bytes >= 1024;
+  if (settings.number == 0 || !(count == settings.number || later)) return false;
   fired.store(true);
   errno = settings.error;
   return true;
@@ -285,16 +286,16 @@ void* mmap(void* address, size_t bytes, int protection, int flags, int descripto
   return reinterpret_cast<void*>(::syscall(SYS_mmap, address, bytes, protection, flags, descriptor, offset));
 }
 
-void* malloc(size_t bytes) noexcept { return fails("malloc") ? nullptr : __libc_malloc(bytes); }
+void* malloc(size_t bytes) noexcept { return fails("malloc", bytes) ? nullptr : __libc_malloc(bytes); }
 void* calloc(size_t count, size_t bytes) noexcept { return fails("malloc") ? nullptr : __libc_calloc(count, bytes); }
 void* realloc(void* pointer, size_t bytes) noexcept {
-  return bytes > 0 && fails("malloc") ? nullptr : __libc_realloc(pointer, bytes);
+  return bytes > 0 && fails("malloc", bytes) ? nullptr : __libc_realloc(pointer, bytes);
 }
 void* aligned_alloc(size_t alignment, size_t bytes) noexcept {
-  return fails("malloc") ? nullptr : __libc_memalign(alignment, bytes);
+  return fails("malloc", bytes) ? nullptr : __libc_memalign(alignment, bytes);
 }
 int posix_memalign(void** pointer, size_t alignment, size_t bytes) noexcept {
-  if (fails("malloc")) return ENOMEM;
+  if (fails("malloc", bytes)) return ENOMEM;
   *pointer = __libc_memalign(alignment, bytes);
   return *pointer == nullptr ? ENOMEM : 0;
 }
