@@ -299,10 +299,10 @@ TEST_CASE("two processes do not train in one folder") {
   REQUIRE(first.wait_for("\"step\":2,"));
   const CommandResult second = samba_command({"train", "--resume", run.file("run"), "--steps", "100000"});
   CHECK(second.code == 2);
-  CHECK_THAT(second.err, Contains("in use by another process"));
+  CHECK_THAT(second.err, Contains("in use by process "));
   const CommandResult forced = run.train("run", {"--force"});
   CHECK(forced.code == 2);
-  CHECK_THAT(forced.err, Contains("in use by another process"));
+  CHECK_THAT(forced.err, Contains("in use by process "));
   first.interrupt();
   CHECK(first.finish().code == 130);
 }

@@ -190,7 +190,7 @@ TEST_CASE("damaged safetensors files are refused by what is wrong") {
                                 "a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})",
                             "1234");
              }),
-             Contains("'a' occurs twice"));
+             Contains("the key \"a\" is given twice"));
   CHECK_THAT(raw([](Folder& f, const std::string&) { write_bytes(f.file("config.json"), "{\"model_type\": "); }),
              Contains("config.json is not JSON"));
   CHECK_THAT(raw([](Folder& f, const std::string&) { write_bytes(f.file("config.json"), std::string(100000, '[')); }),

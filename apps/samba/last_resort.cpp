@@ -9,6 +9,8 @@
 #include <new>
 #include <string_view>
 
+#include "samba/core/temporaries.h"
+
 namespace samba::apps {
 
 namespace {
@@ -34,6 +36,8 @@ void on_terminate() {
   try {
     if (const std::exception_ptr failure = std::current_exception()) std::rethrow_exception(failure);
   } catch (const std::bad_alloc&) {
+    std::free(reserve);
+    remove_temporaries(true);
     end("samba: out of memory\n");
   } catch (...) {
   }
@@ -41,6 +45,7 @@ void on_terminate() {
 }
 
 void on_lost_page(int) {
+  remove_temporaries(false);
   end("samba: cannot read a mapped file: the device failed, or the file became shorter while it was in use\n");
 }
 

@@ -12,6 +12,7 @@
 #include "samba/core/error.h"
 #include "samba/core/streams.h"
 #include "samba/core/system_calls.h"
+#include "samba/core/temporaries.h"
 
 namespace samba {
 
@@ -80,7 +81,10 @@ int create_beside(const Path& target, Path& created) {
     created = stem;
     created += ".tmp-" + random_suffix();
     const int descriptor = open_again(created, O_WRONLY | O_CREAT | O_EXCL, 0600);
-    if (descriptor >= 0) return descriptor;
+    if (descriptor >= 0) {
+      remember_temporary(created);
+      return descriptor;
+    }
     const int error = errno;
     if (error == EEXIST && attempt < kNameAttempts) continue;
     created.clear();
@@ -159,6 +163,7 @@ void AtomicFile::discard() noexcept {
   }
   if (!temporary_.empty()) {
     ::unlink(temporary_.c_str());
+    forget_temporary(temporary_);
     temporary_.clear();
   }
 }
@@ -185,6 +190,7 @@ void AtomicFile::commit() {
   if (again([&] { return ::fsync(descriptor_); }) != 0) fail("make durable", errno);
   if (close_once(std::exchange(descriptor_, -1)) != 0) fail("close", errno);
   if (again([&] { return ::rename(temporary_.c_str(), target_.c_str()); }) != 0) fail("replace", errno);
+  forget_temporary(temporary_);
   temporary_.clear();
   const Path folder = target_.parent_path();
   sync_folder(folder.empty() ? Path(".") : folder);

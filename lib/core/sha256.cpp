@@ -1,26 +1,15 @@
 #include "samba/core/sha256.h"
 
-#include <openssl/evp.h>
-
-#include "samba/core/error.h"
+// The functions of SHA-256 alone: those of EVP allocate, and libcrypto 3 does not survive it when that fails.
+#define OPENSSL_SUPPRESS_DEPRECATED
+#include <openssl/sha.h>
 
 namespace samba {
 
 struct Sha256::Impl {
-  Impl() : context(EVP_MD_CTX_new()) {
-    if (context == nullptr) throw Error(ErrorKind::resource, "no memory for a SHA-256");
-    start();
-  }
-  ~Impl() { EVP_MD_CTX_free(context); }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
+  Impl() { SHA256_Init(&context); }
 
-  void start() { check(EVP_DigestInit_ex(context, EVP_sha256(), nullptr)); }
-  static void check(int result) {
-    if (result != 1) throw Error(ErrorKind::resource, "no SHA-256 can be computed: memory is out, or libcrypto does not offer it");
-  }
-
-  EVP_MD_CTX* context;
+  SHA256_CTX context{};
 };
 
 Sha256::Sha256() : impl_(std::make_unique<Impl>()) {}
@@ -28,13 +17,12 @@ Sha256::~Sha256() = default;
 Sha256::Sha256(Sha256&&) noexcept = default;
 Sha256& Sha256::operator=(Sha256&&) noexcept = default;
 
-void Sha256::update(const void* data, std::size_t bytes) { Impl::check(EVP_DigestUpdate(impl_->context, data, bytes)); }
+void Sha256::update(const void* data, std::size_t bytes) { SHA256_Update(&impl_->context, data, bytes); }
 
 Sha256Digest Sha256::finish() {
   Sha256Digest digest{};
-  unsigned int length = 0;
-  Impl::check(EVP_DigestFinal_ex(impl_->context, digest.data(), &length));
-  impl_->start();
+  SHA256_Final(digest.data(), &impl_->context);
+  SHA256_Init(&impl_->context);
   return digest;
 }
 

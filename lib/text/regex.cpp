@@ -4,6 +4,7 @@
 #include <pcre2.h>
 
 #include <cctype>
+#include <new>
 
 #include "samba/core/error.h"
 
@@ -187,6 +188,7 @@ Regex::Regex(std::string_view pattern, const std::string& where) : code_(std::ma
   std::size_t offset = 0;
   code_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR8>(translated.data()), translated.size(),
                               PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, context.get());
+  if (code_->code == nullptr && error == PCRE2_ERROR_HEAP_FAILED) throw std::bad_alloc();
   if (code_->code == nullptr) {
     refuse_value(where + ": the pattern " + std::string(pattern) + " is wrong: " + message_of(error));
   }
@@ -204,6 +206,7 @@ bool Regex::find(std::string_view text, std::size_t from, Scratch& scratch, std:
       code_->jit ? pcre2_jit_match(code_->code, subject, text.size(), from, 0, data.match, data.context)
                  : pcre2_match(code_->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK, data.match, data.context);
   if (result == PCRE2_ERROR_NOMATCH) return false;
+  if (result == PCRE2_ERROR_NOMEMORY || result == PCRE2_ERROR_HEAPLIMIT) throw std::bad_alloc();
   if (result < 0) refuse_value("the tokenizer's pattern cannot be matched: " + message_of(result));
   const std::size_t* const bounds = pcre2_get_ovector_pointer(data.match);
   begin = bounds[0];

@@ -9,6 +9,7 @@
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
 #include "samba/core/mapped_file.h"
+#include "samba/core/temporaries.h"
 #include "samba/formats/canonical_json.h"
 #include "samba/formats/file_hashes.h"
 #include "samba/formats/safetensors.h"
@@ -134,10 +135,13 @@ class StagingFolder {
     fs::remove_all(path_, error);
     fs::create_directories(path_, error);
     if (error) throw_file_error("create the folder", path_, error.value());
+    remember_temporary(path_);
   }
   ~StagingFolder() {
     std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
+    if (path_.empty()) return;
+    fs::remove_all(path_, ignored);
+    forget_temporary(path_);
   }
   StagingFolder(const StagingFolder&) = delete;
   StagingFolder& operator=(const StagingFolder&) = delete;
@@ -148,6 +152,7 @@ class StagingFolder {
     std::error_code error;
     fs::rename(path_, target, error);  // an empty folder of this name gives way
     if (error) throw_file_error("create the folder", target, error.value());
+    forget_temporary(path_);
     path_.clear();
     const Path parent = target.parent_path();
     sync_folder(parent.empty() ? Path(".") : parent);

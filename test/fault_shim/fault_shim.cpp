@@ -7,7 +7,7 @@
 //   SAMBA_FAULT_KIND    errno by name (ENOSPC, EIO, EINTR, ENOMEM, EMFILE, EAGAIN, EDQUOT), or "short": half of the
 //                       bytes are moved, or "lost": the pages of a mapping cannot be read
 //   SAMBA_FAULT_PATH    count only calls on paths that hold this text (of malloc and thread: all are counted)
-//   SAMBA_FAULT_FROM    "1": every later call fails too (of malloc those for 1024 bytes and more)
+//   SAMBA_FAULT_FROM    "1": every later call fails too (of malloc those for 64 KiB and more)
 //   SAMBA_FAULT_REPORT  a file that gets "COUNTED FIRED\n" when the process ends: how many calls were counted, and
 //                       whether one failed
 //
@@ -40,6 +40,8 @@ void* __libc_memalign(size_t alignment, size_t bytes);
 }
 
 namespace {
+
+constexpr size_t kLarge = size_t{64} << 10;
 
 struct Settings {
   char call[16] = {};
@@ -97,10 +99,10 @@ bool have_settings() {
 }
 
 // True when this call is the one that fails. Memory that is out is so for large pieces first: `bytes` of malloc.
-bool fails(const char* call, size_t bytes = 1024) {
+bool fails(const char* call, size_t bytes = kLarge) {
   if (!within_main.load() || !have_settings() || std::strcmp(settings.call, call) != 0) return false;
   const long count = counted.fetch_add(1) + 1;
-  const bool later = settings.from && count > settings.number && bytes >= 1024;
+  const bool later = settings.from && count > settings.number && bytes >= kLarge;
   if (settings.number == 0 || !(count == settings.number || later)) return false;
   fired.store(true);
   errno = settings.error;
