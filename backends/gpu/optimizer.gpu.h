@@ -60,6 +60,19 @@ struct ScaleGradient {
   SAMBA_DEVICE void operator()(Index i) const { gradient[i] = flush(coefficient * flush(gradient[i])); }
 };
 
+// A chain of squares for each leaf; a thread has one, there are many.
+struct LeafSquares {
+  Index leaf, n;
+  const float* x;
+  float* sums;
+  SAMBA_DEVICE void operator()(Index t) const {
+    const Index end = (t + 1) * leaf < n ? (t + 1) * leaf : n;
+    float sum = 0.0F;
+    for (Index i = t * leaf; i < end; ++i) sum = mad(x[i], x[i], sum);
+    sums[t] = sum;
+  }
+};
+
 class OptimizerGpu final : public OptimizerKernels {
  public:
   explicit OptimizerGpu(Context& context) : context_(context) {}
@@ -79,6 +92,13 @@ class OptimizerGpu final : public OptimizerKernels {
       gradient += sizes[j];
     }
     context_.memory().copy_to_host(sums, device, static_cast<std::size_t>(tensors) * sizeof(float));
+  }
+  void leaf_sums_of_squares(Index leaf, Index n, const float* gradient, float* sums) override {
+    const Index leaves = (n + leaf - 1) / leaf;
+    const Workspace::Scope scope(context_.workspace());
+    float* device = context_.workspace().floats(leaves);
+    for_each(context_, leaves, LeafSquares{leaf, n, gradient, device});
+    context_.memory().copy_to_host(sums, device, static_cast<std::size_t>(leaves) * sizeof(float));
   }
   void scale(Index n, float coefficient, float* gradient) override {
     for_each(context_, n, ScaleGradient{coefficient, gradient});
