@@ -7,6 +7,7 @@ find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
+pkg_check_modules(zlib REQUIRED IMPORTED_TARGET zlib)
 pkg_check_modules(icu REQUIRED IMPORTED_TARGET icu-uc)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8>=10.40)  # \p{White_Space}
 pkg_check_modules(sentencepiece REQUIRED IMPORTED_TARGET sentencepiece)

@@ -16,7 +16,8 @@ const Names kCommonFlags{"--device", "--threads", "--isa", "--numeric-mode", "--
 // Every command with its own flags; what all commands take is kCommonFlags.
 const std::map<std::string, Names> kCommands{
     {"train",
-     {"--config", "--data", "--tokenizer", "--out", "--resume", "--force", "--steps", "--set", "--print-config"}},
+     {"--config", "--data", "--tokenizer", "--out", "--init-from", "--resume", "--force", "--steps", "--set",
+      "--eval-only", "--print-config"}},
     {"decode", {"--model",       "--tokenizer",     "--prompt", "--prompt-file", "--prompts-file",       "--tokens",
                 "--chat",        "--chat-template", "--system", "--state",       "--save-state",         "--max-tokens",
                 "--temperature", "--top-k",         "--top-p",  "--min-p",       "--repetition-penalty", "--seed",
@@ -31,6 +32,9 @@ const std::map<std::string, Names> kCommands{
     {"inspect", {"--memory", "--batch", "--length"}},
     {"tokenize", {"--model", "--tokenizer", "--file", "--add-special-tokens", "--plain"}},
     {"train-tokenizer", {"--out", "--vocab-size", "--min-frequency", "--special", "--form", "--force"}},
+    {"prepare",
+     {"--out", "--tokenizer", "--model", "--documents", "--text-field", "--prompt-field", "--completion-field",
+      "--end-token", "--held-out", "--dedup", "--shard-tokens", "--resume", "--force"}},
     {"bench", {"--shapes", "--quick", "--repeat", "--paced", "--list", "--out"}},
     {"completion", {}},
 };

@@ -7,10 +7,10 @@
 #include "samba/backends/registry.h"
 #include "samba/formats/safetensors.h"
 #include "samba/model/mlp_inference.h"
-#include "samba/train/data.h"
 #include "samba/train/mlp_checkpoint.h"
 #include "samba/train/mlp_data.h"
 #include "samba/train/mlp_trainer.h"
+#include "samba/train/window_order.h"
 
 namespace samba {
 namespace {

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "command.h"
-#include "samba/train/data.h"
+#include "samba/train/window_order.h"
 
 namespace samba {
 namespace {

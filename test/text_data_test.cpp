@@ -10,6 +10,8 @@
 #include "samba/core/sha256.h"
 #include "samba/numerics/philox.h"
 #include "samba/train/data.h"
+#include "samba/train/text_training_data.h"
+#include "samba/train/window_order.h"
 
 namespace samba {
 namespace {
@@ -160,9 +162,13 @@ TEST_CASE("a start_positions file fixes the starts; what does not fit is refused
 
 TEST_CASE("a batch holds each window and the same one byte on") {
   const Folder folder;
-  const TextData text({folder.write("t", "abcdefgh")});
+  TrainConfig config;
+  config.data.paths = {folder.write("t", "abcdefgh")};
+  config.model.vocab = 256;
+  config.batch.length = 4;
+  const auto text = open_text_data(config, {});
   const std::uint64_t starts[] = {0, 3};
-  const WindowBatch batch = make_batch(text, starts, 4);
+  const WindowBatch batch = make_batch(*text, DataPart::training, starts, 4);
   CHECK(batch.inputs.shape() == Shape{2, 4});
   const auto text_of = [](const Array& array) {
     std::string s;

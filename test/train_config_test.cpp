@@ -4,6 +4,7 @@
 #include <fstream>
 #include <set>
 
+#include "samba/convert/initial_model.h"
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
 #include "samba/train/model_kind.h"
@@ -274,7 +275,7 @@ TEST_CASE("every configuration that is shipped is accepted") {
     if (entry.path().extension() != ".json" || entry.path().filename() == "schema.json") continue;
     INFO(entry.path());
     const json config = parse_json(read_file(entry.path()), entry.path().string());
-    CHECK_NOTHROW(resolved_config(config, entry.path().parent_path()));
+    CHECK_NOTHROW(resolved_config(config, entry.path().parent_path(), model_opener()));
     ++found;
   }
   CHECK(found >= 4);

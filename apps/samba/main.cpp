@@ -121,6 +121,7 @@ int run(int argc, char** argv) {
   add_inspect_command(app, line);
   add_tokenize_command(app, line);
   add_train_tokenizer_command(app, line);
+  add_prepare_command(app, line);
   add_bench_command(app, line);
   add_completion_command(app, line);
   app.footer(

@@ -11,6 +11,7 @@
 #include "output.h"
 #include "progress.h"
 #include "samba/convert/folder_run.h"
+#include "samba/convert/initial_model.h"
 #include "samba/core/error.h"
 #include "samba/core/interrupt.h"
 #include "samba/core/json_fields.h"
@@ -28,10 +29,12 @@ struct TrainOptions {
   std::string tokenizer;
   std::string out;
   std::string resume;
+  std::string init_from;
   bool force = false;
   std::int64_t steps = 0;
   std::vector<std::string> set;
   bool print_config = false;
+  bool eval_only = false;
 };
 
 // A configuration as the user wants it: the file (or the one of the run to resume) and the flags on top of it.
@@ -50,13 +53,7 @@ GivenConfig read_config(const TrainOptions& options, const nlohmann::json* resum
     const Path folder = Path(options.config).parent_path();
     if (!folder.empty()) given.folder = folder;
   } else {
-    json = config_of_run(*resumed);
-    for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-      const nlohmann::json& data = json["data"];
-      if (!data.contains("tokenizer") || data["tokenizer"].is_null() || !std::filesystem::exists(run / name)) continue;
-      json["data"]["tokenizer"] = std::filesystem::absolute(run / name).lexically_normal().string();
-      break;
-    }
+    json = config_of_run(*resumed, run);
   }
   for (const std::string& assignment : options.set) set_field(json, assignment);
   if (options.steps != 0) {
@@ -69,6 +66,9 @@ GivenConfig read_config(const TrainOptions& options, const nlohmann::json* resum
       json["data"]["paths"].push_back(std::filesystem::absolute(path).lexically_normal().string());
     }
   }
+  if (!options.init_from.empty()) {
+    json["train"]["init_from"] = std::filesystem::absolute(options.init_from).lexically_normal().string();
+  }
   if (!options.tokenizer.empty()) {
     json["data"]["tokenizer"] = std::filesystem::absolute(options.tokenizer).lexically_normal().string();
   }
@@ -80,6 +80,12 @@ void check_flags(const TrainOptions& options) {
   if (!options.resume.empty() && !options.out.empty()) {
     refuse_value("--resume and --out exclude each other: a resumed run goes on in its folder");
   }
+  if (options.eval_only && (!options.out.empty() || options.force)) {
+    refuse_value("--eval-only writes nothing: it excludes --out and --force");
+  }
+  if (!options.resume.empty() && !options.init_from.empty()) {
+    refuse_value("--resume and --init-from exclude each other: a resumed run has its own checkpoint");
+  }
   if (!options.resume.empty() && options.force) {
     refuse_value("--resume and --force exclude each other: --force is for a new run");
   }
@@ -89,6 +95,13 @@ std::string number(double value, const char* pattern) {
   char text[48];
   std::snprintf(text, sizeof text, pattern, value);
   return text;
+}
+
+std::string evaluation_text(const EvaluationMetrics& metrics) {
+  const std::string score = metrics.accuracy ? number(100.0 * *metrics.accuracy, "%.1f") + " % of the classes right"
+                                             : number(metrics.bits_per_byte, "%.3f") + " bits per byte";
+  return "step " + std::to_string(metrics.step) + ": held-back " + (metrics.accuracy ? "rows" : "text") + ": loss " +
+         number(metrics.eval_loss, "%.4f") + ", " + score;
 }
 
 // Events of a run to the screen and, with --json, to stdout. A closed pipe does not end the training.
@@ -113,10 +126,7 @@ class Reporter {
     };
     events.on_evaluation = [this](const EvaluationMetrics& metrics) {
       emit(to_json(metrics));
-      const std::string score = metrics.accuracy ? number(100.0 * *metrics.accuracy, "%.1f") + " % of the classes right"
-                                                 : number(metrics.bits_per_byte, "%.3f") + " bits per byte";
-      progress_.say("step " + std::to_string(metrics.step) + ": held-back " + (metrics.accuracy ? "rows" : "text") +
-                    ": loss " + number(metrics.eval_loss, "%.4f") + ", " + score);
+      progress_.say(evaluation_text(metrics));
     };
     events.on_sample = [this](Index step, const std::string& text) {
       emit({{"step", step}, {"sample", text}});
@@ -214,7 +224,7 @@ int train_on(const TrainOptions& options, const CommonOptions& common, Communica
   agreed(ranks, [&] {
     const GivenConfig given = read_config(options, &resumed, folder == nullptr ? Path() : folder->folder());
     executor = make_executor(common);
-    training = make_training(given.json, given.folder);
+    training = make_training(given.json, given.folder, model_opener());
     if (ranks != nullptr) training->join(*ranks);
     if (folder != nullptr) check_resumed(*training, resumed, folder->folder());
   });
@@ -244,7 +254,12 @@ int train_on(const TrainOptions& options, const CommonOptions& common, Communica
                (first > 0 ? ", resumed at step " + std::to_string(first) : std::string()));
   const TrainingResult result = run.run(*folder, reporter.events());
   reporter.finish();
+  if (result.plateau) {
+    reporter.say("stopped at step " + std::to_string(result.step) +
+                 ": the held-out loss got no better (evaluation.patience)");
+  }
   reporter.emit({{"finished", !result.interrupted},
+                 {"plateau", result.plateau},
                  {"step", result.step},
                  {"loss", static_cast<double>(result.loss)},
                  {"checkpoint", result.checkpoint.string()}});
@@ -263,8 +278,52 @@ int train_on(const TrainOptions& options, const CommonOptions& common, Communica
   return 0;
 }
 
+// The model as it is on what is held out: nothing is trained, nothing written, a run that goes on is not disturbed.
+int evaluate_only(const TrainOptions& options, const CommonOptions& common) {
+  Path checkpoint, folder;
+  nlohmann::json resumed;
+  if (!options.resume.empty()) {
+    checkpoint = find_checkpoint(options.resume);
+    folder = std::filesystem::is_directory(options.resume)
+                 ? Path(options.resume)
+                 : std::filesystem::weakly_canonical(checkpoint).parent_path().parent_path();
+    const Path config = folder / "config.json";
+    if (std::filesystem::is_directory(checkpoint) || !std::filesystem::exists(config)) {
+      refuse_value("--eval-only --resume: " + options.resume +
+                   " is no run and no checkpoint of one; a model is given "
+                   "with --config and --init-from");
+    }
+    resumed = parse_json(read_file(config), config.string());
+  }
+  const GivenConfig given = read_config(options, &resumed, folder);
+  const std::unique_ptr<Executor> executor = make_executor(common);
+  const std::unique_ptr<Training> run = make_training(given.json, given.folder, model_opener());
+  if (!run->evaluates()) {
+    refuse_value(
+        "--eval-only: nothing is held out: /data/evaluation_bytes is 0, or samba prepare held no documents out");
+  }
+  if (checkpoint.empty()) {
+    run->start(*executor);
+  } else {
+    run->resume(*executor, checkpoint);
+  }
+  const EvaluationMetrics metrics = run->evaluate();
+  const std::vector<std::string> samples = run->sample_texts();
+  if (common.json) {
+    nlohmann::ordered_json line = to_json(metrics);
+    line["samples"] = samples;
+    print(json_line(line));
+    return 0;
+  }
+  std::string text = evaluation_text(metrics) + "\n";
+  for (const std::string& sample : samples) text += "sample: " + nlohmann::json(sample).dump() + "\n";
+  print(text);
+  return 0;
+}
+
 int train(const TrainOptions& options, const CommonOptions& common) {
   check_flags(options);
+  if (options.eval_only) return evaluate_only(options, common);
   if (options.print_config) {
     std::unique_ptr<RunFolder> folder;
     nlohmann::json resumed;
@@ -273,7 +332,7 @@ int train(const TrainOptions& options, const CommonOptions& common) {
       resumed = folder->config();
     }
     const GivenConfig given = read_config(options, &resumed, folder == nullptr ? Path() : folder->folder());
-    print(resolved_config(given.json, given.folder).dump(2) + "\n");
+    print(resolved_config(given.json, given.folder, model_opener()).dump(2) + "\n");
     return 0;
   }
   const std::unique_ptr<Communicator> ranks = join_ranks(std::filesystem::read_symlink("/proc/self/exe"));
@@ -303,16 +362,20 @@ void add_train_command(CLI::App& app, CommandLine& line) {
   CLI::App* command = app.add_subcommand("train", "train a model, or go on with a run");
   command->add_option("--config", options->config, "the configuration (JSON; configs/schema.json describes it)");
   command->add_option("--data", options->data,
-                      "text files and folders (of an MLP: CSV files), instead of the config's");
+                      "text files and folders, or token shards (of an MLP: CSV files), instead of the config's");
   command->add_option(
       "--tokenizer", options->tokenizer,
       "tokenizer.json, tokenizer.model or a folder, instead of the config's; without one tokens are bytes");
   command->add_option("--out", options->out, "folder of the run (default: runs/NAME, NAME of the config)");
+  command->add_option("--init-from", options->init_from,
+                      "a model to begin from, in any form (a config without a model takes its own)");
   command->add_option("--resume", options->resume, "go on in this run folder, or from one of its checkpoints");
   command->add_flag("--force", options->force, "move a run that is in the way to DIR.old-N");
   command->add_option("--steps", options->steps, "steps in all, instead of the config's")->check(CLI::PositiveNumber);
   command->add_option("--set", options->set, "a field of the config: optimizer.lr=0.001 (repeatable)")
       ->allow_extra_args(false);
+  command->add_flag("--eval-only", options->eval_only,
+                    "the loss on what is held out and samples of the model as it is; nothing is trained or written");
   command->add_flag("--print-config", options->print_config, "print the resolved configuration and stop");
   line.on(command, "samba train --config configs/quickstart.json --out runs/first",
           [options, &line] { return train(*options, line.common); });

@@ -35,11 +35,24 @@ ClipReport clip_report(std::vector<float> sums_of_squares, double max_norm) {
 }
 
 ClipReport clip_grad_norm(Executor& executor, std::span<const Index> sizes, double max_norm, float* gradient) {
+  const TensorRun all{0, sizes.size(), 0, std::accumulate(sizes.begin(), sizes.end(), Index{0})};
+  return clip_grad_norm(executor, sizes, {&all, 1}, max_norm, gradient);
+}
+
+ClipReport clip_grad_norm(Executor& executor, std::span<const Index> sizes, std::span<const TensorRun> runs,
+                          double max_norm, float* gradient) {
   const FloatScope float_scope;
-  std::vector<float> sums(sizes.size());
-  executor.optimizer().sums_of_squares(static_cast<Index>(sizes.size()), sizes.data(), gradient, sums.data());
+  std::vector<float> sums;
+  for (const TensorRun& run : runs) {
+    const std::size_t done = sums.size();
+    sums.resize(done + run.end - run.first);
+    executor.optimizer().sums_of_squares(static_cast<Index>(run.end - run.first), sizes.data() + run.first,
+                                         gradient + run.offset, sums.data() + done);
+  }
   ClipReport report = clip_report(std::move(sums), max_norm);
-  executor.optimizer().scale(std::accumulate(sizes.begin(), sizes.end(), Index{0}), report.coefficient, gradient);
+  for (const TensorRun& run : runs) {
+    executor.optimizer().scale(run.size, report.coefficient, gradient + run.offset);
+  }
   return report;
 }
 

@@ -41,18 +41,6 @@ std::uint64_t EncodedText::bytes_of(std::uint64_t first, std::uint64_t last) con
   return count;
 }
 
-WindowBatch make_batch(std::span<const std::int32_t> tokens, std::span<const std::uint64_t> starts, Index length) {
-  const auto rows = static_cast<Index>(starts.size());
-  WindowBatch batch{rows, length, Array(DType::int32, {rows, length}), Array(DType::int32, {rows, length})};
-  std::int32_t* inputs = batch.inputs.values<std::int32_t>().data();
-  std::int32_t* targets = batch.targets.values<std::int32_t>().data();
-  for (const std::uint64_t start : starts) {
-    inputs = std::copy_n(tokens.data() + start, length, inputs);
-    targets = std::copy_n(tokens.data() + start + 1, length, targets);
-  }
-  return batch;
-}
-
 std::uint64_t character_border(const TextData& text, std::uint64_t end) {
   std::uint64_t border = end;
   std::uint8_t byte = 0;

@@ -30,9 +30,6 @@ class EncodedText {
   std::uint64_t training_tokens_ = 0;
 };
 
-// As make_batch of bytes: inputs are tokens p .. p+L-1, targets p+1 .. p+L.
-WindowBatch make_batch(std::span<const std::int32_t> tokens, std::span<const std::uint64_t> starts, Index length);
-
 // `end`, or the start of the character that it would cut.
 std::uint64_t character_border(const TextData& text, std::uint64_t end);
 

@@ -36,9 +36,7 @@ MlpTrainConfig with_steps(MlpTrainConfig config, const MlpRows& rows) {
   return config;
 }
 
-TrainingPlan plan_of(const MlpTrainConfig& config) {
-  return {config.steps, config.checkpoint, config.evaluation_rows > 0, config.evaluation.every, 0};
-}
+TrainingPlan plan_of(const MlpTrainConfig& config) { return {config.steps, config.checkpoint, config.evaluation, 0}; }
 
 OptimizerSettings read_optimizer(const json& value) {
   const JsonFields fields(value, "/optimizer", {"kind", "lr", "beta1", "beta2", "eps", "weight_decay"});
@@ -125,7 +123,9 @@ MlpRun::MlpRun(const MlpTrainConfig& config, MlpRows rows)
       rows_(std::move(rows)),
       training_rows_(training_rows_of(config_, rows_)),
       order_(config_.order == "draw.v1" ? draw_order(config_.seed, training_rows_)
-                                        : permute_order(config_.seed, training_rows_, 1)) {}
+                                        : permute_order(config_.seed, training_rows_, 1)) {
+  set_evaluates(config_.evaluation_rows > 0);
+}
 
 nlohmann::ordered_json MlpRun::resolved() const {
   nlohmann::ordered_json result = resolved_json(config_);

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "samba/train/data.h"
 #include "samba/train/mlp_data.h"
 #include "samba/train/mlp_trainer.h"
 #include "samba/train/train_config.h"
 #include "samba/train/training.h"
+#include "samba/train/window_order.h"
 
 namespace samba {
 

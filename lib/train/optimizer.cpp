@@ -139,6 +139,8 @@ Optimizer::Optimizer(Executor& executor, std::vector<Index> sizes, const Optimiz
     total_ += sizes_[j];
   }
   if (ranks_ != nullptr) ranges_ = ranks_->owned();
+  frozen_.assign(sizes_.size(), false);
+  runs_ = {{0, sizes_.size(), 0, total_}};
   buffer_initialized_.assign(sizes_.size(), 0);
   Index moments = 0;
   for (const ParameterRange& range : ranges_) moments += range.count;
@@ -147,6 +149,21 @@ Optimizer::Optimizer(Executor& executor, std::vector<Index> sizes, const Optimiz
   if (settings_.kind != OptimizerKind::sgd) {
     exp_avg_sq_ = DeviceArray<float>(executor_.memory(), moments);
     exp_avg_sq_.zero();
+  }
+}
+
+void Optimizer::freeze(const std::vector<bool>& frozen) {
+  if (frozen.size() != sizes_.size() || std::find(frozen.begin(), frozen.end(), false) == frozen.end()) {
+    throw Error(ErrorKind::internal, "freeze: one flag a tensor is needed, at least one of them false");
+  }
+  frozen_ = frozen;
+  runs_.clear();
+  Index offset = 0;
+  for (std::size_t j = 0; j < sizes_.size(); offset += sizes_[j++]) {
+    if (frozen[j]) continue;
+    if (runs_.empty() || runs_.back().end != j) runs_.push_back({j, j, offset, 0});
+    runs_.back().end = j + 1;
+    runs_.back().size += sizes_[j];
   }
 }
 
@@ -174,13 +191,15 @@ void Optimizer::refuse_non_finite(const float* parameters, const float* gradient
   if (ranks_ == nullptr) {
     const float* buffers[] = {parameters, gradient, exp_avg_.data(), exp_avg_sq_.data()};
     for (int buffer = 0; buffer < 4 && found.buffer == 4; ++buffer) {
-      if (buffers[buffer] != nullptr) look(buffer, buffers[buffer], total_, 0);
+      for (const TensorRun& run : runs_) {
+        if (buffers[buffer] != nullptr) look(buffer, buffers[buffer] + run.offset, run.size, run.offset);
+      }
     }
   } else {
     Index moment = 0;
     for (const ParameterRange& range : ranges_) {
       look(0, parameters + range.first, range.count, range.first);
-      look(1, gradient + range.first, range.count, range.first);
+      if (!frozen_[range.tensor]) look(1, gradient + range.first, range.count, range.first);
       look(2, exp_avg_.data() + moment, range.count, range.first);
       if (exp_avg_sq_.size() > 0) look(3, exp_avg_sq_.data() + moment, range.count, range.first);
       moment += range.count;
@@ -197,11 +216,17 @@ void Optimizer::refuse_non_finite(const float* parameters, const float* gradient
 
 void Optimizer::clip(float* gradient, StepReport& report) {
   if (ranks_ == nullptr) {
-    report.clip = clip_grad_norm(executor_, sizes_, *settings_.max_norm, gradient);
+    report.clip = clip_grad_norm(executor_, sizes_, runs_, *settings_.max_norm, gradient);
     return;
   }
-  report.clip = clip_report(ranks_->sums_of_squares(gradient), *settings_.max_norm);
+  const std::vector<float> sums = ranks_->sums_of_squares(gradient);
+  std::vector<float> counting;
+  for (std::size_t j = 0; j < sums.size(); ++j) {
+    if (!frozen_[j]) counting.push_back(sums[j]);
+  }
+  report.clip = clip_report(std::move(counting), *settings_.max_norm);
   for (const ParameterRange& range : ranges_) {
+    if (frozen_[range.tensor]) continue;
     executor_.optimizer().scale(range.count, report.clip->coefficient, gradient + range.first);
   }
 }
@@ -217,7 +242,10 @@ StepReport Optimizer::step(float* parameters, float* gradient) {
   report.scalars = step_scalars(settings_, report.lr, report.t);
   const bool adam = settings_.kind != OptimizerKind::sgd;
   if (ranks_ == nullptr && adam) {
-    executor_.optimizer().adam(report.scalars.adam, total_, gradient, parameters, exp_avg_.data(), exp_avg_sq_.data());
+    for (const TensorRun& run : runs_) {
+      executor_.optimizer().adam(report.scalars.adam, run.size, gradient + run.offset, parameters + run.offset,
+                                 exp_avg_.data() + run.offset, exp_avg_sq_.data() + run.offset);
+    }
   } else {
     Index moment = 0;
     std::size_t bucket = 0;
@@ -228,11 +256,13 @@ StepReport Optimizer::step(float* parameters, float* gradient) {
         ranks_->share_parameters(bucket++, parameters);
       }
       if (r == ranges_.size()) break;
-      update(report.scalars, r, moment, gradient, parameters);
+      if (!frozen_[ranges_[r].tensor]) update(report.scalars, r, moment, gradient, parameters);
       moment += ranges_[r].count;
     }
   }
-  if (!adam && report.scalars.sgd.momentum != 0.0F) buffer_initialized_.assign(sizes_.size(), 1);
+  if (!adam && report.scalars.sgd.momentum != 0.0F) {
+    for (std::size_t j = 0; j < sizes_.size(); ++j) buffer_initialized_[j] = frozen_[j] ? buffer_initialized_[j] : 1;
+  }
   if (ranks_ != nullptr) ranks_->wait();
   if (schedule_) settings_.lr = static_cast<double>(report.lr);
   t_ = report.t;

@@ -71,6 +71,11 @@ class Optimizer {
   Optimizer(Executor& executor, std::vector<Index> sizes, const OptimizerSettings& settings,
             std::optional<Schedule> schedule = std::nullopt, RankGroup* ranks = nullptr);
 
+  // Leaves tensors as they are from now on, one flag a tensor (at least one false): they get no step and no weight
+  // decay, their gradients count in no norm and may be anything, their moments stay. The others have the bits of an
+  // optimizer that has only them.
+  void freeze(const std::vector<bool>& frozen);
+
   // One step on device buffers of all tensors laid end to end. `gradient` is clipped in place. A non-finite value is
   // refused (Error(value), class "non_finite"; the message names input.param, input.grad, state.m or state.v, the flat
   // index and NaN or infinity); a refused step changes nothing but possibly `gradient`.
@@ -114,6 +119,8 @@ class Optimizer {
   DeviceArray<float> exp_avg_sq_;
   std::vector<std::int32_t> buffer_initialized_;
   std::vector<ParameterRange> ranges_;
+  std::vector<bool> frozen_;     // one a tensor
+  std::vector<TensorRun> runs_;  // of the tensors that are not frozen
   RankGroup* ranks_ = nullptr;
 };
 

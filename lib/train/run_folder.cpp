@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
@@ -52,17 +53,17 @@ Index step_of(const Path& name) {
   return std::stoll(digits);
 }
 
-std::string latest_name(const Path& folder) {
-  const Path latest = folder / "latest";
-  if (!fs::exists(latest)) refuse_value(folder.string() + " has no complete checkpoint yet (no file `latest`)");
+// The name that the file `latest` or `best` of a run holds.
+std::string named_checkpoint(const Path& folder, const char* file) {
+  const Path latest = folder / file;
+  if (!fs::exists(latest)) refuse_value(folder.string() + " has no complete checkpoint yet (no file `" + file + "`)");
   std::string name = read_file(latest, 4096);
   while (!name.empty() && (name.back() == '\n' || name.back() == '\r')) name.pop_back();
   const Path relative = name;
   const bool outside = relative.is_absolute() ||
                        std::any_of(relative.begin(), relative.end(), [](const Path& part) { return part == ".."; });
   if (name.empty() || outside) {
-    refuse_corrupt("latest",
-                   latest.string() + " must hold the name of a checkpoint inside the run, got \"" + name + "\"");
+    refuse_corrupt(file, latest.string() + " must hold the name of a checkpoint inside the run, got \"" + name + "\"");
   }
   return name;
 }
@@ -93,6 +94,7 @@ nlohmann::ordered_json to_json(const EvaluationMetrics& metrics) {
   } else {
     line["bits_per_byte"] = metrics.bits_per_byte;
   }
+  if (metrics.best) line["best"] = true;
   return line;
 }
 
@@ -119,7 +121,7 @@ Path find_checkpoint(const Path& path) {
                  " is no run folder with a checkpoint: it has no file `latest`; give a .samba file, a "
                  "run folder or a safetensors folder");
   }
-  return path / latest_name(path);
+  return path / named_checkpoint(path, "latest");
 }
 
 RunFolder::RunFolder(Path folder, bool must_exist) : folder_(std::move(folder)) {
@@ -197,7 +199,9 @@ void RunFolder::write_config(const nlohmann::ordered_json& config) {
   write_file_atomically(folder_ / "config.json", config.dump(2) + "\n");
 }
 
-Path RunFolder::resume_archive() const { return archive_.empty() ? folder_ / latest_name(folder_) : archive_; }
+Path RunFolder::resume_archive() const {
+  return archive_.empty() ? folder_ / named_checkpoint(folder_, "latest") : archive_;
+}
 
 std::string RunFolder::card_beside(const Path& archive) {
   Path path = archive;
@@ -225,6 +229,31 @@ void RunFolder::cut_metrics(Index step) {
     }
   }
   write_file_atomically(path, kept);
+}
+
+std::vector<std::pair<Index, double>> RunFolder::evaluations() const {
+  std::vector<std::pair<Index, double>> found;
+  const Path path = folder_ / "metrics.jsonl";
+  if (!fs::exists(path)) return found;
+  std::istringstream input(read_file(path));
+  for (std::string line; std::getline(input, line);) {
+    const nlohmann::json value = parse_bounded(line);
+    if (!value.is_object() || !value.contains("eval_loss") || !value["eval_loss"].is_number()) continue;
+    if (!value.contains("step") || !value["step"].is_number_integer()) continue;
+    found.emplace_back(value["step"], value["eval_loss"]);
+  }
+  return found;
+}
+
+void RunFolder::set_best(Index step) {
+  if (follows_) return;
+  for (const char* extension : {".samba", ".mlp"}) {
+    const std::string name = "checkpoints/" + checkpoint_name(step, extension);
+    if (step <= 0 || !fs::exists(folder_ / name)) continue;
+    write_file_atomically(folder_ / "best", name + "\n");
+    return;
+  }
+  fs::remove(folder_ / "best");
 }
 
 void RunFolder::add_sample(Index step, const std::string& text) {
@@ -255,6 +284,7 @@ Path RunFolder::add_checkpoint(Index step, const CheckpointConfig& keep, Sidecar
   write_file_atomically(sidecar_path, beside.dump(2) + "\n");
   sync_file(folder_ / "metrics.jsonl");  // the steps that `latest` says are done
   write_file_atomically(folder_ / "latest", "checkpoints/" + name + "\n");
+  if (sidecar.best) set_best(step);
   remove_old(step, keep);
   return archive;
 }
@@ -273,8 +303,9 @@ std::vector<Index> RunFolder::checkpoint_steps() const {
 void RunFolder::remove_old(Index newest, const CheckpointConfig& keep) const {
   if (keep.keep_last == 0) return;
   std::vector<Index> steps = checkpoint_steps();
+  const Index best = fs::exists(folder_ / "best") ? step_of(Path(named_checkpoint(folder_, "best")).filename()) : -1;
   std::erase_if(steps, [&](Index step) {
-    return step > newest || (keep.keep_every > 0 && step > 0 && step % keep.keep_every == 0);
+    return step > newest || step == best || (keep.keep_every > 0 && step > 0 && step % keep.keep_every == 0);
   });
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep.keep_last) < steps.size(); ++i) {
     std::error_code ignored;  // an old file that stays does no harm

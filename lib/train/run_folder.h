@@ -4,6 +4,7 @@
 //   metrics.jsonl                      one object a step, and one an evaluation
 //   checkpoints/step-00000020.samba    the streamed archive, or .mlp; step-00000020.json beside it
 //   latest                             the name of the newest complete checkpoint, replaced atomically
+//   best                               that of the best one, with evaluation.keep_best
 //   run.log, loss.svg, samples.txt
 //
 // A run folder is locked while it is open (core/folder_lock.h): a second process is refused.
@@ -44,6 +45,7 @@ struct EvaluationMetrics {
   double eval_loss = 0.0;  // mean over the held-back tail, natural logarithm
   double bits_per_byte = 0.0;
   std::optional<double> accuracy;  // of a model that tells classes; then there are no bits per byte
+  bool best = false;               // of all evaluations so far
 };
 
 nlohmann::ordered_json to_json(const StepMetrics& metrics);
@@ -60,6 +62,7 @@ struct Sidecar {
   std::uint64_t rows_drawn = 0;  // windows read so far: the next step's first row has this number
   std::string sha256;            // of the archive
   std::string card = {};         // of the run up to this step
+  bool best = false;             // by the held-out loss: the file `best` names it, it stays
 };
 
 class RunFolder {
@@ -88,6 +91,8 @@ class RunFolder {
   void add_metrics(const nlohmann::ordered_json& line);
   // Forgets the metrics after `step`: a run that died after its last checkpoint takes those steps again.
   void cut_metrics(Index step);
+  // The evaluations of metrics.jsonl: step, held-out loss.
+  std::vector<std::pair<Index, double>> evaluations() const;
   void add_sample(Index step, const std::string& text);
   // Draws loss.svg from metrics.jsonl.
   void draw_loss() const;
@@ -96,6 +101,9 @@ class RunFolder {
   // removal of checkpoints the configuration does not keep. Returns the path of the archive.
   Path add_checkpoint(Index step, const CheckpointConfig& keep, Sidecar sidecar,
                       const std::function<std::string(const Path&)>& save);
+
+  // The checkpoint of `step` is the best; none when it is not there, or 0.
+  void set_best(Index step);
 
   std::vector<Index> checkpoint_steps() const;  // ascending
 

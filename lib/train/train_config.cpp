@@ -4,7 +4,11 @@
 
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
+#include "samba/model/registry.h"
 #include "samba/numerics/fold.h"
+#include "samba/train/freeze.h"
+#include "samba/train/training_data.h"
+#include "samba/train/window_order.h"
 
 namespace samba {
 
@@ -44,8 +48,31 @@ std::string absolute_path(const std::string& path, const Path& folder) {
   return std::filesystem::absolute(folder / path).lexically_normal().string();
 }
 
+void read_weights(const JsonFields& fields, DataConfig& data) {
+  if (!fields.has("weights")) return;
+  const json& weights = fields.get("weights");
+  if (!weights.is_array() || weights.size() != data.paths.size()) {
+    fields.refuse("weights",
+                  "a list of " + std::to_string(data.paths.size()) + " numbers, one for each of /data/paths");
+  }
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (!weights[i].is_number() || !(weights[i].get<double>() > 0.0) || !std::isfinite(weights[i].get<double>())) {
+      refuse_value("/data/weights/" + std::to_string(i) + ": must be a number > 0, got " + shown(weights[i]));
+    }
+    data.weights.push_back(weights[i].get<double>());
+  }
+  mixture_shares(data.weights);
+  if (data.order != "permute.v1") {
+    refuse_value("/data/weights: need /data/order permute.v1, got " + data.order);
+  }
+  if (!reads_token_shards(data)) {
+    refuse_value("/data/weights: are of token shards, which samba prepare makes; /data/paths names text");
+  }
+}
+
 DataConfig read_data(const json& value, const Path& folder) {
-  const JsonFields fields(value, "/data", {"paths", "order", "start_positions", "tokenizer", "evaluation_bytes"});
+  const JsonFields fields(value, "/data",
+                          {"paths", "weights", "order", "start_positions", "tokenizer", "evaluation_bytes"});
   DataConfig data;
   const json& paths = fields.required("paths");
   if (!paths.is_array() || paths.empty()) fields.refuse("paths", "a list of at least one file or folder");
@@ -67,6 +94,7 @@ DataConfig read_data(const json& value, const Path& folder) {
     if (data.order == "start_positions")
       refuse_value("/data/start_positions: is required by /data/order start_positions");
   }
+  read_weights(fields, data);
   if (fields.has("tokenizer")) data.tokenizer = absolute_path(fields.text("tokenizer", ""), folder);
   data.evaluation_bytes = fields.integer("evaluation_bytes", 0, 0);
   return data;
@@ -168,25 +196,77 @@ BatchConfig read_batch(const json& value, Index& accumulation_steps) {
   return batch;
 }
 
+EvaluationConfig read_evaluation(const json& value) {
+  const JsonFields fields(value, "/evaluation", {"every", "windows", "patience", "min_delta", "keep_best"});
+  EvaluationConfig evaluation;
+  evaluation.every = fields.integer("every", evaluation.every, 0);
+  evaluation.windows = fields.integer("windows", evaluation.windows, 0);
+  evaluation.patience = fields.integer("patience", evaluation.patience, 0);
+  evaluation.min_delta = fields.number("min_delta", evaluation.min_delta);
+  if (evaluation.min_delta < 0.0) fields.refuse("min_delta", "a number >= 0");
+  evaluation.keep_best = fields.boolean("keep_best", evaluation.keep_best);
+  for (const char* name : {"patience", "keep_best"}) {
+    const bool wanted = std::string(name) == "patience" ? evaluation.patience > 0 : evaluation.keep_best;
+    if (wanted && evaluation.every == 0) {
+      refuse_value(std::string("/evaluation/") + name + ": needs evaluations on the way; /evaluation/every is 0");
+    }
+  }
+  return evaluation;
+}
+
 SampleConfig read_sample(const json& value) {
-  const JsonFields fields(value, "/sample", {"every", "prompt", "tokens", "temperature"});
+  const JsonFields fields(value, "/sample", {"every", "prompt", "prompts", "tokens", "temperature"});
   SampleConfig sample;
   sample.every = fields.integer("every", sample.every, 0);
   sample.prompt = fields.text("prompt", sample.prompt);
   if (sample.prompt.empty()) fields.refuse("prompt", "a text that is not empty");
+  if (fields.has("prompts")) {
+    const json& prompts = fields.get("prompts");
+    if (!prompts.is_array()) fields.refuse("prompts", "a list of texts");
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      if (!prompts[i].is_string() || prompts[i].get<std::string>().empty()) {
+        refuse_value("/sample/prompts/" + std::to_string(i) + ": must be a text that is not empty, got " +
+                     shown(prompts[i]));
+      }
+      sample.prompts.push_back(prompts[i].get<std::string>());
+    }
+  }
   sample.tokens = fields.integer("tokens", sample.tokens, 1, 1 << 16);
   sample.temperature = fields.number("temperature", sample.temperature);
   if (sample.temperature < 0.0) fields.refuse("temperature", "a number >= 0");
   return sample;
 }
 
+TrainSection read_train(const json& value, const Path& folder) {
+  const JsonFields fields(value, "/train", {"init_from", "freeze"});
+  TrainSection train;
+  if (fields.has("init_from")) {
+    const std::string path = fields.text("init_from", "");
+    if (path.empty()) fields.refuse("init_from", "the path of a model, or null");
+    train.init_from = absolute_path(path, folder);
+  }
+  if (!fields.has("freeze")) return train;
+  const json& patterns = fields.get("freeze");
+  if (!patterns.is_array()) fields.refuse("freeze", "a list of patterns of tensor names, as \"layers.0.*\"");
+  for (std::size_t i = 0; i < patterns.size(); ++i) {
+    if (!patterns[i].is_string() || patterns[i].get<std::string>().empty()) {
+      refuse_value("/train/freeze/" + std::to_string(i) + ": must be a pattern of tensor names, got " +
+                   shown(patterns[i]));
+    }
+    train.freeze.push_back(patterns[i].get<std::string>());
+  }
+  return train;
+}
+
 void check_together(const TrainConfig& config) {
+  if (!config.train.freeze.empty()) frozen_tensors(Registry(config.model), config.train.freeze);
   const Index positions = position_limit(config.model);
   if (config.batch.length > positions) {
     refuse_value("/batch/length: " + std::to_string(config.batch.length) + " is more than the " +
                  std::to_string(positions) + " positions of an attention layer");
   }
-  if (config.evaluation.every > 0 && config.data.evaluation_bytes == 0) {
+  const bool shards = reads_token_shards(config.data);  // which hold out documents of their own
+  if (config.evaluation.every > 0 && config.data.evaluation_bytes == 0 && !shards) {
     refuse_value("/evaluation/every: " + std::to_string(config.evaluation.every) +
                  " contradicts /data/evaluation_bytes 0: nothing is held back to evaluate on");
   }
@@ -214,21 +294,21 @@ CheckpointConfig read_checkpoint_config(const json& value) {
 }
 
 TrainConfig parse_train_config(const json& value, const Path& folder) {
-  const JsonFields fields(
-      value, "",
-      {"model", "data", "optimizer", "schedule", "batch", "checkpoint", "evaluation", "sample", "steps", "seed"});
+  const JsonFields fields(value, "",
+                          {"model", "train", "data", "optimizer", "schedule", "batch", "checkpoint", "evaluation",
+                           "sample", "steps", "seed"});
   const json empty = json::object();
   const auto section = [&](const char* name) -> const json& { return fields.has(name) ? fields.get(name) : empty; };
   TrainConfig config;
   config.model = read_model(fields.required("model"));
+  config.train = read_train(section("train"), folder);
   config.data = read_data(fields.required("data"), folder);
   Index accumulation_steps = 1;
   config.batch = read_batch(section("batch"), accumulation_steps);
   config.optimizer = read_optimizer(section("optimizer"), accumulation_steps, config.model);
   config.schedule = read_schedule(fields.get("schedule"));
   config.checkpoint = read_checkpoint_config(section("checkpoint"));
-  config.evaluation.every =
-      JsonFields(section("evaluation"), "/evaluation", {"every"}).integer("every", config.evaluation.every, 0);
+  config.evaluation = read_evaluation(section("evaluation"));
   config.sample = read_sample(section("sample"));
   config.steps = fields.integer("steps", std::nullopt, 1, kMostSteps);
   config.seed = fields.unsigned_integer("seed", 0);
@@ -242,7 +322,10 @@ nlohmann::ordered_json resolved_json(const TrainConfig& config) {
   result["seed"] = config.seed;
   result["steps"] = config.steps;
   result["model"] = config_to_ordered_json(config.model);
+  result["train"]["init_from"] = config.train.init_from.empty() ? json(nullptr) : json(config.train.init_from);
+  result["train"]["freeze"] = config.train.freeze;
   result["data"] = {{"paths", config.data.paths}, {"order", config.data.order}};
+  result["data"]["weights"] = config.data.weights.empty() ? json(nullptr) : json(config.data.weights);
   result["data"]["start_positions"] =
       config.data.start_positions.empty() ? json(nullptr) : json(config.data.start_positions);
   result["data"]["tokenizer"] = config.data.tokenizer.empty() ? json(nullptr) : json(config.data.tokenizer);
@@ -276,9 +359,14 @@ nlohmann::ordered_json resolved_json(const TrainConfig& config) {
                           {"keep_last", config.checkpoint.keep_last},
                           {"keep_every", config.checkpoint.keep_every},
                           {"digest_every", config.checkpoint.digest_every}};
-  result["evaluation"] = {{"every", config.evaluation.every}};
+  result["evaluation"] = {{"every", config.evaluation.every},
+                          {"windows", config.evaluation.windows},
+                          {"patience", config.evaluation.patience},
+                          {"min_delta", config.evaluation.min_delta},
+                          {"keep_best", config.evaluation.keep_best}};
   result["sample"] = {{"every", config.sample.every},
                       {"prompt", config.sample.prompt},
+                      {"prompts", config.sample.prompts},
                       {"tokens", config.sample.tokens},
                       {"temperature", config.sample.temperature}};
   return result;
@@ -305,9 +393,9 @@ void set_field(json& target, const std::string& assignment) {
 }
 
 std::string first_difference(const json& mine, const json& theirs) {
-  for (const char* pointer : {"/seed", "/model", "/data/sha256", "/data/bytes", "/data/order",
-                              "/data/start_positions_sha256", "/data/tokenizer_sha256", "/data/evaluation_bytes",
-                              "/data/evaluation_rows", "/batch", "/optimizer", "/schedule"}) {
+  for (const char* pointer : {"/seed", "/model", "/train/freeze", "/data/sha256", "/data/bytes", "/data/order",
+                              "/data/weights", "/data/start_positions_sha256", "/data/tokenizer_sha256",
+                              "/data/evaluation_bytes", "/data/evaluation_rows", "/batch", "/optimizer", "/schedule"}) {
     const json::json_pointer place(pointer);
     const json a = mine.contains(place) ? mine.at(place) : json();
     const json b = theirs.contains(place) ? theirs.at(place) : json();

@@ -17,7 +17,8 @@
 namespace samba {
 
 struct DataConfig {
-  std::vector<std::string> paths;  // text files and folders, absolute
+  std::vector<std::string> paths;  // text files and folders, or folders of token shards; absolute
+  std::vector<double> weights;     // of the paths, in a mixture of token shards; empty: by their size
   std::string order = "draw.v1";   // draw.v1, permute.v1, start_positions
   std::string start_positions;     // a file: one line a step, one start a row; then order is "start_positions"
   std::string tokenizer;           // a file or folder, absolute; empty: tokens are bytes
@@ -37,18 +38,30 @@ struct CheckpointConfig {
 };
 
 struct EvaluationConfig {
-  Index every = 0;  // steps; 0: only at the end
+  Index every = 0;         // steps; 0: only at the end
+  Index windows = 0;       // at most, spread over what is held out; 0: all
+  Index patience = 0;      // evaluations without a better loss before the run stops; 0: it goes on
+  double min_delta = 0.0;  // by how much a loss must be lower to be better
+  bool keep_best = false;  // a checkpoint at every best evaluation; the best one stays
 };
 
 struct SampleConfig {
   Index every = 0;  // steps; 0: never
   std::string prompt = "The ";
+  std::vector<std::string> prompts;  // several, instead of `prompt`
   Index tokens = 64;
   double temperature = 0.8;
 };
 
+// What the training does with the model beside the optimizer's steps.
+struct TrainSection {
+  std::string init_from;            // a model to begin from, absolute; empty: initial values are drawn
+  std::vector<std::string> freeze;  // patterns of tensors that stay as they are (freeze.h)
+};
+
 struct TrainConfig {
   StackConfig model;
+  TrainSection train;
   DataConfig data;
   OptimizerSettings optimizer;
   std::optional<Schedule> schedule;

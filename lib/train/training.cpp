@@ -49,10 +49,11 @@ StepMetrics Training::checked_step(RunFolder& folder) {
   }
 }
 
-void Training::checkpoint(RunFolder& folder, const TrainingEvents& events, TrainingResult& result) {
+void Training::checkpoint(RunFolder& folder, const TrainingEvents& events, bool best, TrainingResult& result) {
   const Index done = completed_steps();
   Sidecar beside = sidecar();
   beside.card = card();
+  beside.best = best;
   agreed(ranks_, [&] {
     result.checkpoint = folder.add_checkpoint(done, plan_.checkpoint, std::move(beside),
                                               [this](const Path& path) { return save(path); });
@@ -62,20 +63,24 @@ void Training::checkpoint(RunFolder& folder, const TrainingEvents& events, Train
   if (events.on_checkpoint) events.on_checkpoint(done, result.checkpoint);
 }
 
-void Training::report(RunFolder& folder, const TrainingEvents& events, const StepMetrics& metrics) {
+bool Training::report(RunFolder& folder, const TrainingEvents& events, const StepMetrics& metrics) {
   folder.add_metrics(to_json(metrics));
   if (events.on_step) events.on_step(metrics);
   const auto due = [&](Index every) { return every > 0 && metrics.step % every == 0; };
-  if (plan_.evaluates && (metrics.step == steps() || due(plan_.evaluation_every))) {
-    const EvaluationMetrics evaluation = evaluate();
+  const bool due_evaluation = due(plan_.evaluation.every);
+  bool best = false;
+  if (evaluates_ && (metrics.step == steps() || due_evaluation)) {
+    EvaluationMetrics evaluation = evaluate();
+    evaluation.best = best = progress_.add(evaluation.step, evaluation.eval_loss, due_evaluation);
     folder.add_metrics(to_json(evaluation));
     if (events.on_evaluation) events.on_evaluation(evaluation);
   }
-  if (due(plan_.sample_every)) {
-    const std::string text = sample_text();
+  if (!due(plan_.sample_every)) return best;
+  for (const std::string& text : sample_texts()) {
     folder.add_sample(metrics.step, text);
     if (events.on_sample) events.on_sample(metrics.step, text);
   }
+  return best;
 }
 
 bool Training::is_interrupted(const TrainingEvents& events) const {
@@ -85,29 +90,43 @@ bool Training::is_interrupted(const TrainingEvents& events) const {
   return std::find(all.begin(), all.end(), 1) != all.end();
 }
 
-TrainingResult Training::run(RunFolder& folder, const TrainingEvents& events) {
-  TrainingResult result;
+void Training::take_up(RunFolder& folder, TrainingResult& result) {
   result.step = completed_steps();
   if (result.step > 0 && card_.empty()) card_ = RunFolder::card_beside(folder.resume_archive());
-  agreed(ranks_, [&] {
-    if (ranks_ == nullptr || ranks_->rank() == 0) keep_beside(folder.folder());
-  });
+  const Index every = plan_.evaluation.every;
+  for (const auto& [step, loss] : folder.evaluations()) {
+    if (every > 0 && step % every == 0 && step <= result.step) progress_.add(step, loss, true);
+  }
+  result.plateau = progress_.plateau();
+  if (plan_.evaluation.keep_best) folder.set_best(progress_.best_step());
+  if (ranks_ == nullptr || ranks_->rank() == 0) keep_beside(folder.folder());
+}
+
+TrainingResult Training::run(RunFolder& folder, const TrainingEvents& events) {
+  TrainingResult result;
+  agreed(ranks_, [&] { take_up(folder, result); });
   folder.log().info("training from step {} to {}", result.step, steps());
-  while (result.step < steps() && !result.interrupted) {
+  while (result.step < steps() && !result.interrupted && !result.plateau) {
     const StepMetrics metrics = checked_step(folder);
     result.step = metrics.step;
     result.loss = metrics.loss;
-    agreed(ranks_, [&] { report(folder, events, metrics); });
-    const bool last = result.step == steps();
+    bool best = false;
+    agreed(ranks_, [&] { best = report(folder, events, metrics) && plan_.evaluation.keep_best; });
+    result.plateau = progress_.plateau();
+    const bool last = result.step == steps() || result.plateau;
     result.interrupted = is_interrupted(events) && !last;
     const bool due = plan_.checkpoint.every > 0 && result.step % plan_.checkpoint.every == 0;
-    if (last || result.interrupted || due) checkpoint(folder, events, result);
+    if (last || result.interrupted || due || best) checkpoint(folder, events, best, result);
   }
   if (result.checkpoint.empty()) {  // nothing was left to do but what a run that failed behind its last checkpoint owes
     result.checkpoint = folder.resume_archive();
     folder.draw_loss();
   }
-  folder.log().info("{} at step {}", result.interrupted ? "interrupted" : "finished", result.step);
+  folder.log().info("{} at step {}",
+                    result.interrupted ? "interrupted"
+                    : result.plateau   ? "stopped: the held-out loss gets no better,"
+                                       : "finished",
+                    result.step);
   return result;
 }
 

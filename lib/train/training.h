@@ -11,6 +11,7 @@
 
 #include "samba/kernels/executor.h"
 #include "samba/train/communicator.h"
+#include "samba/train/evaluation_progress.h"
 #include "samba/train/run_folder.h"
 
 namespace samba {
@@ -29,15 +30,15 @@ struct TrainingResult {
   float loss = 0.0F;
   Path checkpoint;
   bool interrupted = false;
+  bool plateau = false;  // the held-out loss did not get better any more (evaluation.patience)
 };
 
 // When a run does what beside its steps.
 struct TrainingPlan {
   Index steps = 0;  // in all
   CheckpointConfig checkpoint;
-  bool evaluates = false;
-  Index evaluation_every = 0;  // steps; 0: only at the end
-  Index sample_every = 0;      // steps; 0: never
+  EvaluationConfig evaluation;
+  Index sample_every = 0;  // steps; 0: never
 };
 
 class Training {
@@ -72,16 +73,21 @@ class Training {
   // Writes a checkpoint; returns the file's SHA-256.
   std::string save_to(const Path& path) const { return save(path); }
 
-  // Trains up to steps() and leaves metrics, samples, checkpoints in `folder`; the last step always has a checkpoint. A
-  // value that is not finite is Error(check): it names the step; the last good checkpoint stays.
+  bool evaluates() const { return evaluates_; }
+  // Of the model as it is.
+  virtual EvaluationMetrics evaluate() = 0;
+  virtual std::vector<std::string> sample_texts() { return {}; }
+
+  // Trains up to steps(), or to a plateau, and leaves metrics, samples, checkpoints in `folder`; the last step always
+  // has a checkpoint. A value that is not finite is Error(check): it names the step; the last good checkpoint stays.
   TrainingResult run(RunFolder& folder, const TrainingEvents& events);
 
  protected:
-  explicit Training(const TrainingPlan& plan) : plan_(plan) {}
+  explicit Training(const TrainingPlan& plan)
+      : plan_(plan), progress_(plan.evaluation.patience, plan.evaluation.min_delta) {}
+  void set_evaluates(bool evaluates) { evaluates_ = evaluates; }  // whether anything is held out
 
   virtual StepMetrics step() = 0;
-  virtual EvaluationMetrics evaluate() = 0;
-  virtual std::string sample_text() { return ""; }
   virtual Sidecar sidecar() const = 0;
   virtual std::string save(const Path& path) const = 0;  // returns the file's SHA-256
   // What the run's folder holds beside checkpoints; asked for before the first step.
@@ -95,13 +101,17 @@ class Training {
   void check_resumed_steps(Index completed, const Path& checkpoint) const;
 
  private:
+  // What a run knows before its first step.
+  void take_up(RunFolder& folder, TrainingResult& result);
   StepMetrics checked_step(RunFolder& folder);
-  // What follows a step: its metrics, and what is due.
-  void report(RunFolder& folder, const TrainingEvents& events, const StepMetrics& metrics);
+  // What follows a step: its metrics, and what is due. True when its evaluation was the best so far.
+  bool report(RunFolder& folder, const TrainingEvents& events, const StepMetrics& metrics);
   bool is_interrupted(const TrainingEvents& events) const;
-  void checkpoint(RunFolder& folder, const TrainingEvents& events, TrainingResult& result);
+  void checkpoint(RunFolder& folder, const TrainingEvents& events, bool best, TrainingResult& result);
 
   TrainingPlan plan_;
+  EvaluationProgress progress_;
+  bool evaluates_ = false;
   Communicator* ranks_ = nullptr;
   std::string card_;  // empty: not known yet
 };

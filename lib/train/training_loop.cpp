@@ -6,9 +6,10 @@
 
 #include "samba/core/error.h"
 #include "samba/core/sha256.h"
-#include "samba/formats/gguf_metadata.h"
 #include "samba/generate/decode_session.h"
+#include "samba/model/token_batch.h"
 #include "samba/text/tokenizer.h"
+#include "samba/train/freeze.h"
 #include "samba/train/memory_plan.h"
 #include "samba/train/model_folder.h"
 
@@ -30,76 +31,49 @@ std::string archive_difference(const SambaTrainer& trainer, const TrainConfig& c
 
 }  // namespace
 
-TrainingRun::TrainingRun(const TrainConfig& config)
-    : Training({config.steps, config.checkpoint, config.data.evaluation_bytes > 0, config.evaluation.every,
-                config.sample.every}),
+TrainingRun::TrainingRun(const TrainConfig& config, const ModelOpener& opener)
+    : Training({config.steps, config.checkpoint, config.evaluation, config.sample.every}),
       config_(config),
-      text_(config.data.paths) {
-  read_tokenizer();
-  const auto held_back = static_cast<std::uint64_t>(config_.data.evaluation_bytes);
+      opener_(opener),
+      data_(open_training_data(config, opener)),
+      order_(make_order()) {
+  const bool evaluates = window_count(*data_, DataPart::held_out, config_.batch.length) > 0;
+  set_evaluates(evaluates);
+  if (config_.evaluation.every > 0 && !evaluates) {
+    refuse_value("/evaluation/every: " + std::to_string(config_.evaluation.every) +
+                 ": the shards hold no window of /batch/length + 1 = " + std::to_string(config_.batch.length + 1) +
+                 " tokens out to evaluate on; samba prepare --held-out P keeps documents for it");
+  }
+}
+
+std::unique_ptr<WindowOrder> TrainingRun::make_order() {
   const auto length = static_cast<std::uint64_t>(config_.batch.length);
-  const std::uint64_t size = text_.size();
-  training_bytes_ = size > held_back ? size - held_back : 0;
-  if (tokenizer_.tokenizer != nullptr) {
-    training_bytes_ = character_border(text_, training_bytes_);
-    encoded_ = std::make_unique<EncodedText>(text_, training_bytes_, tokenizer_, config_.model.vocab);
+  const bool permuted = config_.data.order == "permute.v1";
+  std::vector<WindowRange> ranges;
+  for (const TokenRange& range : data_->ranges(DataPart::training)) {
+    if (permuted) {
+      ranges.push_back({range.first, (range.count - 1) / length, length});
+    } else {
+      ranges.push_back({range.first, range.count - length, 1});
+    }
   }
-  if (training_tokens() < length + 1) {
-    refuse_value("/data: the training text has " + std::to_string(training_tokens()) +
-                 (encoded_ ? " tokens" : " bytes") +
-                 (held_back > 0 ? " without the " + std::to_string(held_back) + " held back" : std::string()) +
-                 ", one sequence needs /batch/length + 1 = " + std::to_string(length + 1));
+  if (!config_.data.weights.empty()) return mixture_order(config_.seed, std::move(ranges), config_.data.weights);
+  if (permuted) return permute_order(config_.seed, std::move(ranges));
+  if (config_.data.start_positions.empty()) return draw_order(config_.seed, std::move(ranges));
+  if (ranges.size() > 1) {
+    refuse_value("/data/start_positions: are of one source, /data/paths has " + std::to_string(ranges.size()));
   }
-  if (encoded_ && held_back > 0 && encoded_->size() - encoded_->training_tokens() < length + 1) {
-    refuse_value("/data/evaluation_bytes: the " + std::to_string(held_back) + " bytes held back are " +
-                 std::to_string(encoded_->size() - encoded_->training_tokens()) +
-                 " tokens, one sequence needs /batch/length + 1 = " + std::to_string(length + 1));
-  }
-  sha256_ = text_.checked_sha256(training_bytes_, encoded_ ? kByteVocabulary : config_.model.vocab);
-  const std::uint64_t starts = training_tokens() - length;
-  if (!config_.data.start_positions.empty()) {
-    start_positions_sha256_ = sha256_hex(read_file(config_.data.start_positions));
-    order_ = start_positions_order(config_.data.start_positions, config_.batch.rows, starts,
-                                   static_cast<std::uint64_t>(config_.steps));
-  } else if (config_.data.order == "permute.v1") {
-    order_ = permute_order(config_.seed, (training_tokens() - 1) / length, length);
-  } else {
-    order_ = draw_order(config_.seed, starts);
-  }
+  start_positions_sha256_ = sha256_hex(read_file(config_.data.start_positions));
+  return start_positions_order(config_.data.start_positions, config_.batch.rows, ranges[0].count,
+                               static_cast<std::uint64_t>(config_.steps));
 }
 
-void TrainingRun::read_tokenizer() {
-  const std::string& path = config_.data.tokenizer;
-  if (path.empty()) return;
-  if (std::filesystem::is_regular_file(path) && is_gguf(path)) {
-    refuse_unsupported("/data/tokenizer: " + path +
-                       " is a GGUF file; give a tokenizer.json or tokenizer.model (samba convert writes one)");
-  }
-  tokenizer_ = read_tokenizer_text(path);
-  tokenizer_sha256_ = samba::tokenizer_sha256(path);
-  if (tokenizer_.tokenizer->vocabulary_size() <= config_.model.vocab) return;
-  refuse_value("/model/vocab: " + std::to_string(config_.model.vocab) + " is less than the " +
-               std::to_string(tokenizer_.tokenizer->vocabulary_size()) + " tokens of " + path);
-}
-
-void TrainingRun::keep_beside(const Path& folder) {
-  if (tokenizer_.tokenizer != nullptr) tokenizer_entry_ = keep_tokenizer(tokenizer_, config_.data.tokenizer, folder);
-}
-
-WindowBatch TrainingRun::batch_at(std::span<const std::uint64_t> starts) const {
-  return encoded_ ? make_batch(encoded_->tokens(), starts, config_.batch.length)
-                  : make_batch(text_, starts, config_.batch.length);
-}
+void TrainingRun::keep_beside(const Path& folder) { tokenizer_entry_ = data_->tokenizer().keep(folder); }
 
 nlohmann::ordered_json TrainingRun::resolved() const {
   nlohmann::ordered_json json = {{"format", kFolderFormat}};
   json.update(resolved_json(config_));
-  json["data"]["bytes"] = training_bytes_;
-  json["data"]["sha256"] = sha256_;
-  if (encoded_) {
-    json["data"]["tokens"] = encoded_->training_tokens();
-    json["data"]["tokenizer_sha256"] = tokenizer_sha256_;
-  }
+  data_->describe(json["data"]);
   if (!start_positions_sha256_.empty()) json["data"]["start_positions_sha256"] = start_positions_sha256_;
   return json;
 }
@@ -113,8 +87,63 @@ void TrainingRun::join(Communicator& ranks) {
 RankPlace TrainingRun::place() const { return {ranks(), config_.batch.rows, config_.batch.length}; }
 
 void TrainingRun::start(Executor& executor) {
-  trainer_ = SambaTrainer::create(executor, config_.model, config_.seed, config_.optimizer, config_.schedule, place());
-  reserve_workspace(executor);
+  if (config_.train.init_from.empty()) {
+    trainer_ =
+        SambaTrainer::create(executor, config_.model, config_.seed, config_.optimizer, config_.schedule, place());
+  } else {
+    SambaTrainer::require_memory(executor, config_.model, config_.optimizer, place());
+    trainer_ = std::make_unique<SambaTrainer>(initial_stack(executor), Generator(config_.seed), config_.optimizer,
+                                              config_.schedule, place());
+  }
+  make_ready(executor);
+}
+
+std::unique_ptr<SambaStack> TrainingRun::initial_stack(Executor& executor) const {
+  const InitialModel model = opener_.open(config_.train.init_from);
+  check_initial_model(model);
+  return model.load(executor, config_.model);
+}
+
+void TrainingRun::check_initial_model(const InitialModel& model) const {
+  const std::string& path = config_.train.init_from;
+  if (model.config.vocab != config_.model.vocab) {
+    refuse_value("/model/vocab: is " + std::to_string(config_.model.vocab) + ", the model " + path + " has " +
+                 std::to_string(model.config.vocab) +
+                 " tokens; a model keeps its vocabulary: leave /model out, or train from drawn values");
+  }
+  const nlohmann::json mine = config_to_json(config_.model);
+  const nlohmann::json theirs = config_to_json(model.config);
+  const std::string field = first_difference({{"model", mine}}, {{"model", theirs}});
+  if (!field.empty() && field != "/model/dropout") {
+    refuse_value(field + ": is not that of the model " + path + " that /train/init_from names; leave /model out");
+  }
+  const RunTokenizer& given = data_->tokenizer();
+  if (model.tokenizer.empty() || given.is_bytes()) return;
+  const std::unique_ptr<Tokenizer> its = load_tokenizer(model.tokenizer);
+  const Tokenizer& own = given.tokenizer();
+  const Index size = std::max(its->vocabulary_size(), own.vocabulary_size());
+  for (std::int32_t id = 0; id < size; ++id) {
+    if (its->piece(id) == own.piece(id)) continue;
+    refuse_value("/data/tokenizer: the token " + std::to_string(id) + " of " + given.path() + " is " +
+                 nlohmann::json(own.piece(id)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) + ", of " +
+                 model.tokenizer + ", which belongs to the model, " +
+                 nlohmann::json(its->piece(id)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) +
+                 "; a model keeps its vocabulary");
+  }
+}
+
+void TrainingRun::make_ready(Executor& executor) {
+  if (!config_.train.freeze.empty()) {
+    trainer_->optimizer().freeze(frozen_tensors(trainer_->stack().registry(), config_.train.freeze));
+  }
+  OptimizerSettings settings = config_.optimizer;
+  Index rows = config_.batch.rows;
+  if (trainer_->ranks() != nullptr) {  // calls are of this rank's rows
+    settings.accumulation_steps = 1;
+    rows = trainer_->ranks()->split().rows;
+  }
+  const MemoryPlan plan = plan_training(executor, config_.model, settings, rows, config_.batch.length);
+  trainer_->stack().reserve_workspace(plan.workspace);
 }
 
 void TrainingRun::resume(Executor& executor, const Path& archive) {
@@ -126,18 +155,7 @@ void TrainingRun::resume(Executor& executor, const Path& archive) {
   }
   check_resumed_steps(trainer->completed_steps(), archive);
   trainer_ = std::move(trainer);
-  reserve_workspace(executor);
-}
-
-void TrainingRun::reserve_workspace(Executor& executor) {
-  OptimizerSettings settings = config_.optimizer;
-  Index rows = config_.batch.rows;
-  if (trainer_->ranks() != nullptr) {  // calls are of this rank's rows
-    settings.accumulation_steps = 1;
-    rows = trainer_->ranks()->split().rows;
-  }
-  const MemoryPlan plan = plan_training(executor, config_.model, settings, rows, config_.batch.length);
-  trainer_->stack().reserve_workspace(plan.workspace);
+  make_ready(executor);
 }
 
 StepMetrics TrainingRun::step() {
@@ -145,7 +163,7 @@ StepMetrics TrainingRun::step() {
   const auto done = static_cast<std::uint64_t>(trainer_->completed_steps());
   std::vector<std::uint64_t> starts(static_cast<std::size_t>(config_.batch.rows));
   order_->starts(done, starts);
-  const WindowBatch batch = batch_at(starts);
+  const WindowBatch batch = make_batch(*data_, DataPart::training, starts, config_.batch.length);
   const StepResult result = trainer_->train_step(batch.inputs, batch.targets);
   const Index tokens = config_.batch.rows * config_.batch.length;
   return {result.step,
@@ -158,45 +176,65 @@ StepMetrics TrainingRun::step() {
 }
 
 EvaluationMetrics TrainingRun::evaluate() {
-  const auto length = static_cast<std::uint64_t>(config_.batch.length);
-  const std::uint64_t windows = (all_tokens() - training_tokens() - 1) / length;
+  const Index length = config_.batch.length;
+  const std::uint64_t all = window_count(*data_, DataPart::held_out, length);
+  const auto most = static_cast<std::uint64_t>(config_.evaluation.windows);
+  const std::uint64_t windows = most > 0 ? std::min(all, most) : all;
+  // Spread evenly over what is held out.
+  const auto start_of = [&](std::uint64_t number) {
+    __extension__ using Wide = unsigned __int128;
+    const auto place = static_cast<std::uint64_t>(Wide{number} * all / windows);
+    return window_start(*data_, DataPart::held_out, length, place);
+  };
   double total = 0.0;
+  std::uint64_t counted = 0, bytes = 0;
   for (std::uint64_t first = 0; first < windows;) {
     const auto rows = std::min<std::uint64_t>(static_cast<std::uint64_t>(config_.batch.rows), windows - first);
     std::vector<std::uint64_t> starts(rows);
-    for (std::uint64_t row = 0; row < rows; ++row) starts[row] = training_tokens() + (first + row) * length;
-    const WindowBatch batch = batch_at(starts);
-    total += static_cast<double>(trainer_->stack().loss(batch.inputs, batch.targets)) * static_cast<double>(rows);
+    for (std::uint64_t row = 0; row < rows; ++row) starts[row] = start_of(first + row);
+    const WindowBatch batch = make_batch(*data_, DataPart::held_out, starts, length);
+    for (const std::uint64_t start : starts) bytes += data_->target_bytes(start, length);
+    const Index targets = counted_targets(batch.targets.values<std::int32_t>());
+    if (targets > 0) {
+      const auto loss = static_cast<double>(trainer_->stack().loss(batch.inputs, batch.targets));
+      total += loss * (static_cast<double>(targets) / static_cast<double>(length));
+      counted += static_cast<std::uint64_t>(targets);
+    }
     first += rows;
   }
-  const double mean = total / static_cast<double>(windows);
-  double bits_per_byte = mean / std::log(2.0);
-  if (encoded_) {  // the bytes that the predicted tokens stand for
-    const std::uint64_t predicted = windows * length;
-    const std::uint64_t start = training_tokens() + 1;
-    bits_per_byte *= static_cast<double>(predicted) / static_cast<double>(encoded_->bytes_of(start, start + predicted));
-  }
-  return {trainer_->completed_steps(), mean, bits_per_byte, std::nullopt};
+  if (counted == 0) refuse_value("evaluation: none of the targets held out counts, all are of prompts");
+  const double mean = total / (static_cast<double>(counted) / static_cast<double>(length));
+  const double bits = mean / std::log(2.0) * (static_cast<double>(counted) / static_cast<double>(bytes));
+  return {trainer_->completed_steps(), mean, bits, std::nullopt};
 }
 
-std::string TrainingRun::sample_text() {
+std::vector<std::string> TrainingRun::sample_texts() {
+  const RunTokenizer& tokenizer = data_->tokenizer();
+  if (tokenizer.is_bytes() && config_.model.vocab < kByteVocabulary) return {};  // it has no text
   DecodeOptions options;
   options.max_tokens = config_.sample.tokens;
   options.sampler.temperature = config_.sample.temperature;
   options.sampler.seed = config_.seed;
-  if (encoded_) {
-    options.tokenizer = tokenizer_.tokenizer.get();
-    options.end_ids = tokenizer_.end_ids;
+  if (!tokenizer.is_bytes()) {
+    options.tokenizer = &tokenizer.tokenizer();
+    options.end_ids = tokenizer.text().end_ids;
   }
-  const DecodeRequest request{
-      encoded_ ? tokenizer_.prompt_tokens(config_.sample.prompt) : byte_tokens(config_.sample.prompt),
-      static_cast<std::uint32_t>(trainer_->completed_steps())};
-  return config_.sample.prompt + decode(trainer_->stack(), {&request, 1}, options)[0].text;
+  std::vector<std::string> prompts = config_.sample.prompts;
+  if (prompts.empty()) prompts = {config_.sample.prompt};
+  std::vector<DecodeRequest> requests;
+  for (const std::string& prompt : prompts) {
+    requests.push_back({tokenizer.is_bytes() ? byte_tokens(prompt) : tokenizer.text().prompt_tokens(prompt),
+                        static_cast<std::uint32_t>(trainer_->completed_steps())});
+  }
+  const std::vector<DecodeResult> results = decode(trainer_->stack(), requests, options);
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < prompts.size(); ++i) texts.push_back(prompts[i] + results[i].text);
+  return texts;
 }
 
 Sidecar TrainingRun::sidecar() const {
   Sidecar sidecar;
-  if (encoded_) sidecar.tokenizer = tokenizer_entry_;
+  if (!tokenizer_entry_.is_null()) sidecar.tokenizer = tokenizer_entry_;
   sidecar.profile = profile_name(config_.model);
   sidecar.data_order = order_->name();
   sidecar.data_seed = config_.seed;
@@ -207,9 +245,7 @@ Sidecar TrainingRun::sidecar() const {
 std::string TrainingRun::save(const Path& path) const { return save_checkpoint(*trainer_, path); }
 
 std::string TrainingRun::summary() const {
-  return std::to_string(trainer_->stack().registry().total()) + " parameters on " + std::to_string(training_bytes_) +
-         " bytes" + (encoded_ ? " (" + std::to_string(training_tokens()) + " tokens)" : std::string()) + " of " +
-         std::to_string(text_.files()) + " file(s)";
+  return std::to_string(trainer_->stack().registry().total()) + " parameters on " + data_->summary();
 }
 
 }  // namespace samba

@@ -1,32 +1,31 @@
-// The training of a stack on text: windows of bytes, AdamW, schedule, evaluation on the held-back tail, sample text.
+// The training of a stack on tokens: windows, optimizer, schedule, evaluation on what is held out, sample text.
 #pragma once
 
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "samba/kernels/executor.h"
-#include "samba/text/model_text.h"
 #include "samba/train/checkpoint.h"
-#include "samba/train/data.h"
-#include "samba/train/encoded_text.h"
+#include "samba/train/initial_model.h"
 #include "samba/train/run_folder.h"
 #include "samba/train/train_config.h"
 #include "samba/train/trainer.h"
 #include "samba/train/training.h"
+#include "samba/train/training_data.h"
+#include "samba/train/window_order.h"
 
 namespace samba {
 
 class TrainingRun final : public Training {
  public:
-  // Opens the text and the tokenizer, checks them against the configuration. Error(value): no text, shorter than one
+  // Opens the data and the tokenizer, checks them against the configuration. Error(value): no text, shorter than one
   // sequence, a token outside the vocabulary, start positions that do not fit.
-  explicit TrainingRun(const TrainConfig& config);
+  TrainingRun(const TrainConfig& config, const ModelOpener& opener);
 
   const TrainConfig& config() const { return config_; }
-  std::uint64_t training_bytes() const { return training_bytes_; }
-  std::size_t files() const { return text_.files(); }
-  // resolved_json with the digests of the text.
+  // resolved_json with the digests of the data.
   nlohmann::ordered_json resolved() const override;
 
   void join(Communicator& ranks) override;
@@ -40,31 +39,28 @@ class TrainingRun final : public Training {
 
   SambaTrainer& trainer() { return *trainer_; }
 
-  EvaluationMetrics evaluate() override;  // mean loss over the held-back tail
+  EvaluationMetrics evaluate() override;  // mean loss over what is held out
+  std::vector<std::string> sample_texts() override;
 
  protected:
   StepMetrics step() override;
-  std::string sample_text() override;
   Sidecar sidecar() const override;
   std::string save(const Path& path) const override;
   void keep_beside(const Path& folder) override;
 
  private:
-  void reserve_workspace(Executor& executor);
-  std::uint64_t training_tokens() const { return encoded_ ? encoded_->training_tokens() : training_bytes_; }
-  std::uint64_t all_tokens() const { return encoded_ ? encoded_->size() : text_.size(); }
-  WindowBatch batch_at(std::span<const std::uint64_t> starts) const;
-  void read_tokenizer();
+  std::unique_ptr<WindowOrder> make_order();
+  // The stack a new run begins with.
+  std::unique_ptr<SambaStack> initial_stack(Executor& executor) const;
+  void check_initial_model(const InitialModel& model) const;
+  // What a new model or one of a checkpoint still needs before its first step.
+  void make_ready(Executor& executor);
   RankPlace place() const;
 
   TrainConfig config_;
-  TextData text_;
-  std::uint64_t training_bytes_ = 0;
-  ModelText tokenizer_;                   // without one tokens are bytes
-  std::unique_ptr<EncodedText> encoded_;  // then this is null
-  std::string tokenizer_sha256_;
+  ModelOpener opener_;
+  std::unique_ptr<TrainingData> data_;
   nlohmann::ordered_json tokenizer_entry_;  // of the sidecar
-  std::string sha256_;
   std::string start_positions_sha256_;
   std::unique_ptr<WindowOrder> order_;
   std::unique_ptr<SambaTrainer> trainer_;

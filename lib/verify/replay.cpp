@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "samba/convert/initial_model.h"
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
 #include "samba/core/json_limits.h"
@@ -58,7 +59,7 @@ class Replay {
 
   ReplayReport take() {
     const json config = parse_json(read_file(run_ / "config.json"), (run_ / "config.json").string());
-    const auto training = make_training(config_of_run(config), run_);
+    const auto training = make_training(config_of_run(config, run_), run_, model_opener());
     const std::string field = samba::first_difference(training->resolved(), config);
     if (!field.empty()) refuse_value("--replay: " + field + " is not that of the run: its data changed since");
     begin(*training);
