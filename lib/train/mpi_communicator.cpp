@@ -24,10 +24,12 @@ int environment_number(std::initializer_list<const char*> names, int otherwise) 
   return otherwise;
 }
 
+constexpr const char* kWayOn = "; the last checkpoint is whole, go on with: samba train --resume RUN";
+
 class MpiRanks final : public Communicator {
  public:
   MpiRanks(const MpiTable& table, int launched) : table_(table) {
-    check(table_.start(&rank_, &size_), "start");
+    check(table_.start(&rank_, &size_), "MPI cannot start", "");
     if (size_ != launched) {
       refuse_unsupported(std::to_string(launched) + " ranks were started, but samba's MPI sees " +
                          std::to_string(size_) + ": mpirun and samba_mpi.so must be of one MPI");
@@ -45,12 +47,12 @@ class MpiRanks final : public Communicator {
   void finish() override { finished_ = true; }
 
   void exchange(int to, std::span<const std::byte> sent, int from, std::span<std::byte> received) override {
-    check(table_.begin(to, sent.data(), sent.size(), from, received.data(), received.size()), "exchange");
+    check(table_.begin(to, sent.data(), sent.size(), from, received.data(), received.size()));
     const Clock::time_point begin = Clock::now();
     Clock::time_point interrupted_at = Clock::time_point::max();
     for (int looks = 0;; ++looks) {
       int done = 0;
-      check(table_.poll(&done), "exchange");
+      check(table_.poll(&done));
       if (done != 0) return;
       if (looks < kYields) {
         std::this_thread::yield();
@@ -80,13 +82,14 @@ class MpiRanks final : public Communicator {
   static constexpr std::chrono::seconds kInterruptPatience{60};
 
   [[noreturn]] void lose(int from, const std::string& what) const {
-    throw Error(ErrorKind::resource, kLostRankClass, "a rank was lost: rank " + std::to_string(from) + " " + what);
+    throw Error(ErrorKind::resource, kLostRankClass,
+                "a rank was lost: rank " + std::to_string(from) + " " + what + kWayOn);
   }
-  void check(int error, const char* what) const {
+  void check(int error, const char* what = "a rank was lost: MPI cannot exchange", const char* way_on = kWayOn) const {
     if (error == 0) return;
     char text[512] = {};
     table_.describe(error, text, sizeof text);
-    throw Error(ErrorKind::resource, kLostRankClass, std::string("a rank was lost: MPI cannot ") + what + ": " + text);
+    throw Error(ErrorKind::resource, kLostRankClass, std::string(what) + ": " + text + way_on);
   }
 
   const MpiTable& table_;
