@@ -135,8 +135,12 @@ TEST_CASE("what is written is read back") {
   fields.integers("types", std::vector<std::int32_t>{-1, 2});
   fields.numbers("scores", std::vector<float>{-2.5F});
   const std::vector<float> values{1.0F, -2.0F, 0.1F, 3.0F, 4.0F, 5.0F};
-  const GgufTensorSource tensors[] = {{"a", {2, 3}, WeightFormat::float32, [&] { return values; }},
-                                      {"b", {6}, WeightFormat::bfloat16, [&] { return values; }}};
+  const auto halves = [&](const auto& put) {
+    put(std::span(values).first(2));
+    put(std::span(values).subspan(2));
+  };
+  const GgufTensorSource tensors[] = {{"a", {2, 3}, WeightFormat::float32, [&](const auto& put) { put(values); }},
+                                      {"b", {6}, WeightFormat::bfloat16, halves}};
   write_gguf(folder / "a.gguf", fields, tensors);
   const GgufFile file(folder / "a.gguf");
   CHECK(file.metadata().at("n").integer == 7);

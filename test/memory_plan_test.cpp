@@ -2,13 +2,17 @@
 #include "samba/train/memory_plan.h"
 
 #include <catch2/catch.hpp>
+#include <fstream>
 
 #include "general_stack.h"
+#include "gguf_bytes.h"
 #include "samba/backends/host_memory.h"
+#include "samba/convert/model_source.h"
 #include "samba/core/error.h"
 #include "samba/core/resident.h"
 #include "samba/model/weight_source.h"
 #include "small_stack.h"
+#include "temporary_folder.h"
 
 using namespace samba;
 using Catch::Contains;
@@ -105,6 +109,57 @@ TEST_CASE("a plan of a model that no machine holds is a few numbers") {
   const MemoryPlan plan = plan_inference(*executor, config, {.positions = 4096});
   CHECK(plan.total() > float_bytes(Registry(config).total()));
   CHECK(plan.states >= float_bytes(2 * 2 * 4096 * 8 * 128));
+}
+
+namespace {
+
+// A GGUF file of a llama of 7B parameters in Q4_0 that has no byte of its tensors on the disk: zeros where they would
+// be. Gives the bytes of the tensors.
+std::uint64_t write_sparse_llama(const Path& path) {
+  constexpr std::uint64_t kLayers = 32, kWidth = 4096, kInner = 11008, kVocab = 32000;
+  GgufBytes bytes;
+  bytes.text("general.architecture", "llama").count("llama.vocab_size", kVocab).count("llama.context_length", 4096);
+  bytes.count("llama.embedding_length", kWidth).count("llama.block_count", kLayers);
+  bytes.count("llama.feed_forward_length", kInner).count("llama.attention.head_count", 32);
+  bytes.count("llama.rope.dimension_count", 128).number("llama.attention.layer_norm_rms_epsilon", 1e-5F);
+  std::uint64_t end = 0;
+  const auto matrix = [&](const std::string& name, std::uint64_t rows, std::uint64_t columns) {
+    bytes.tensor(name + ".weight", {columns, rows}, 2, end);
+    end += rows * columns / 32 * 18;
+  };
+  const auto norm = [&](const std::string& name) {
+    bytes.tensor(name + ".weight", {kWidth}, 0, end);
+    end += kWidth * sizeof(float);
+  };
+  matrix("token_embd", kVocab, kWidth);
+  for (std::uint64_t i = 0; i < kLayers; ++i) {
+    const std::string layer = "blk." + std::to_string(i) + ".";
+    for (const char* name : {"attn_norm", "ffn_norm"}) norm(layer + name);
+    for (const char* name : {"attn_q", "attn_k", "attn_v", "attn_output"}) matrix(layer + name, kWidth, kWidth);
+    for (const char* name : {"ffn_gate", "ffn_up"}) matrix(layer + name, kInner, kWidth);
+    matrix(layer + "ffn_down", kWidth, kInner);
+  }
+  norm("output_norm");
+  matrix("output", kVocab, kWidth);
+  const std::string header = bytes.file();
+  std::ofstream(path, std::ios::binary) << header;
+  std::filesystem::resize_file(path, header.size() + end);
+  return end;
+}
+
+}  // namespace
+
+TEST_CASE("a GGUF file of more than 2^31 - 1 parameters is opened and planned") {
+  TemporaryFolder folder;
+  const std::uint64_t tensor_bytes = write_sparse_llama(folder / "seven.gguf");
+  const OpenModel model = open_model(find_model(folder / "seven.gguf"));
+  const Registry registry(model.state.config);
+  CHECK(registry.total() == 6738415616);
+  CHECK(registry.tensors().back().offset > 2147483647);
+  const auto executor = make_executor("cpu");
+  const MemoryPlan plan = plan_inference(*executor, model.state.config, {.formats = taken_formats(model)});
+  CHECK(plan.weights + plan.panels >= tensor_bytes);
+  CHECK(static_cast<double>(plan.weights + plan.panels) < 1.01 * static_cast<double>(tensor_bytes));
 }
 
 TEST_CASE("a stack for inference gives back the very weights it was given, whatever it made of them") {

@@ -86,6 +86,27 @@ TEST_CASE("a training takes the memory that was planned") {
   check_peak(middle_run().trained.peak_resident, memory_of(middle_run().path("config.json"), "64", "4").at("training"));
 }
 
+TEST_CASE("a conversion holds one tensor and the buffer it is written from") {
+  REQUIRE(middle_run().trained.code == 0);
+  constexpr double kTensor = 8192.0 * 512 * sizeof(float);
+  TemporaryFolder folder;
+  const auto converted = [&](const std::string& in, const std::string& out, std::vector<std::string> flags) {
+    std::vector<std::string> arguments = {"convert", in, (folder / out).string()};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const CommandResult result = samba_command(arguments);
+    INFO(result.err);
+    REQUIRE(result.code == 0);
+    CAPTURE(out, result.peak_resident);
+    CHECK(static_cast<double>(result.peak_resident) <= 1.2 * kTensor + kTensor + kProgram);
+    return (folder / out).string();
+  };
+  const std::string stack = converted(middle_run().path("run"), "stack.samba", {});
+  const std::string own = converted(stack, "folder", {"--to", "safetensors"});
+  converted(own, "half.samba", {"--dtype", "bfloat16"});
+  converted(own, "again.samba", {});
+  CHECK(read_file(folder / "again.samba") == read_file(folder / "stack.samba"));
+}
+
 TEST_CASE("a model that does not fit into memory is refused with what it needs and what there is") {
   REQUIRE(middle_run().trained.code == 0);
   rlimit before{};

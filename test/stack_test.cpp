@@ -349,5 +349,5 @@ TEST_CASE("a configuration is read strictly, completed, and written with all ten
              }),
              Catch::Contains("head_dim"));
   const SambaConfig huge = parse(R"({"vocab": 2147483647, "d_model": 32, "layers": ["mamba3"]})");
-  CHECK_THAT(message_of([&] { Registry registry(huge); }), Catch::Contains("2147483647 parameters"));
+  CHECK_THAT(message_of([&] { Registry registry(huge); }), Catch::Contains("2147483647 elements"));
 }

@@ -28,16 +28,6 @@ struct InspectFlags {
   MemoryFlags sizes;  // of the calls whose memory is counted
 };
 
-// Of the float32 values, packed weights expanded, in registry order.
-std::string parameters_sha256(const StoredModel& model) {
-  Sha256 hash;
-  for (const StackTensor& tensor : model.tensors) {
-    const Array values = expand(model.weights.at(tensor.name).view());
-    hash.update(values.data(), values.byte_size());
-  }
-  return hash.finish_hex();
-}
-
 // The optimizer that a stack is trained with, or would be.
 OptimizerSettings settings_of(const ModelState& state) {
   return state.training ? state.training->optimizer : OptimizerSettings{};
@@ -63,7 +53,7 @@ nlohmann::ordered_json describe_configuration(const InspectFlags& flags, const C
   result["parameters"] = Registry(config).total();
   result["profile"] = profile_name(config);
   result["config"] = config_to_json(config);
-  result["memory"] = memory_json(*executor, config, WeightFormat::float32, {}, flags.sizes);
+  result["memory"] = memory_json(*executor, config, {}, {}, flags.sizes);
   return result;
 }
 
@@ -89,37 +79,36 @@ nlohmann::ordered_json describe(const InspectFlags& flags, const CommonOptions& 
   const ModelPlace place = find_model(flags.path);
   const Path& path = place.path;
   if (model_kind_of_file(path) == ModelKind::mlp) return inspect_mlp(path, flags.memory);
-  if (is_own_form(place.form)) inspect_checkpoint(path, true);  // moments too
-  const OpenModel open = is_own_form(place.form) ? OpenModel() : open_model(place);
-  const bool foreign = !open.tensors.empty();
-  const StoredModel model = foreign ? stored_model(open) : read_model(place);
+  if (place.form == ModelForm::stack_archive) inspect_checkpoint(path, true);  // moments too
+  const OpenModel model = open_model(place);
+  const bool foreign = !is_own_form(place.form);
   nlohmann::ordered_json result;
   result["file"] = path.string();
   result["format"] = model_form_name(model.form);
-  result["weight_format"] = foreign ? most_common_dtype(open) : weight_format_name(model.format());
+  result["weight_format"] = foreign ? most_common_dtype(model) : weight_format_name(weight_format(model));
   result["bytes"] = model.file_bytes;
   const nlohmann::json& state = model.description;
   result["step"] = state.value(state.contains("step") ? "step" : "t", nlohmann::json());
-  Index parameters = 0;
-  for (const StackTensor& tensor : model.tensors) parameters += element_count(tensor.shape);
-  result["parameters"] = parameters;
-  result["parameters_sha256"] = parameters_sha256(model);
+  result["parameters"] = Registry(model.state.config).total();
+  Sha256 values;  // of the parameters as float32, in registry order
+  nlohmann::ordered_json tensors = nlohmann::json::array();
+  for (const ModelTensor& tensor : model.tensors) {
+    tensors.push_back(tensor_json(describe_tensor(tensor, values)));
+    if (!foreign) continue;
+    tensors.back()["dtype"] = tensor.dtype;
+    tensors.back()["stored_bytes"] = tensor.stored_bytes;
+  }
+  result["parameters_sha256"] = values.finish_hex();
   const ModelText text = read_model_text(path, model.state.config.vocab);
   result["tokenizer"] = text.tokenizer == nullptr ? nlohmann::json() : nlohmann::json(text.tokenizer->kind());
   result["config"] = config_to_json(model.state.config);
   for (const char* name : {"optimizer", "schedule", "rng", "numeric_mode", "profile"}) {
     result[name] = state.value(name, nlohmann::json());
   }
-  result["tensors"] = nlohmann::json::array();
-  for (std::size_t i = 0; i < model.tensors.size(); ++i) {
-    result["tensors"].push_back(tensor_json(model.tensors[i]));
-    if (!foreign) continue;
-    result["tensors"].back()["dtype"] = open.tensors[i].dtype;
-    result["tensors"].back()["stored_bytes"] = open.tensors[i].stored_bytes;
-  }
+  result["tensors"] = std::move(tensors);
   if (flags.memory) {
     result["memory"] =
-        memory_json(*executor, model.state.config, model.format(), settings_of(model.state), flags.sizes);
+        memory_json(*executor, model.state.config, taken_formats(model), settings_of(model.state), flags.sizes);
   }
   return result;
 }
@@ -162,7 +151,8 @@ std::string as_text(const nlohmann::ordered_json& result) {
 void add_inspect_command(CLI::App& app, CommandLine& line) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* command = app.add_subcommand("inspect", "show what a checkpoint holds, after checking all of it");
-  command->add_option("PATH", flags->path, std::string(kModelForms) + "; or a configuration, for its memory")->required();
+  command->add_option("PATH", flags->path, std::string(kModelForms) + "; or a configuration, for its memory")
+      ->required();
   command->add_flag("--memory", flags->memory, "memory needed to train and to decode");
   command->add_option("--batch", flags->sizes.batch, "with --memory: rows of a call (default: 1 to decode, 8 to train)")
       ->check(CLI::PositiveNumber);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "samba/core/resident.h"
 
@@ -32,10 +33,12 @@ nlohmann::ordered_json plan_json(const MemoryPlan& plan) {
           {"total", plan.total()}};
 }
 
-nlohmann::ordered_json memory_json(Executor& executor, const StackConfig& config, WeightFormat format,
+nlohmann::ordered_json memory_json(Executor& executor, const StackConfig& config, std::vector<WeightFormat> formats,
                                    const OptimizerSettings& settings, const MemoryFlags& flags) {
+  const bool packed =
+      std::any_of(formats.begin(), formats.end(), [](WeightFormat format) { return format != WeightFormat::float32; });
   InferenceCall call;
-  call.format = format;
+  call.formats = std::move(formats);
   if (flags.batch > 0) call.batch = flags.batch;
   if (flags.length > 0) call.positions = flags.length;
   call.positions = std::min(call.positions, position_limit(config));
@@ -44,7 +47,7 @@ nlohmann::ordered_json memory_json(Executor& executor, const StackConfig& config
   memory["inference"]["batch"] = call.batch;
   memory["inference"]["positions"] = call.positions;
   memory["training"] = nullptr;
-  if (format != WeightFormat::float32 || inference_only_reason(config)) return memory;
+  if (packed || inference_only_reason(config)) return memory;
   const Index batch = flags.batch > 0 ? flags.batch : 8 * settings.accumulation_steps;
   const Index length = std::min(flags.length > 0 ? flags.length : Index{128}, position_limit(config));
   memory["training"] = plan_json(plan_training(executor, config, settings, batch, length));

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "samba/train/memory_plan.h"
 
@@ -14,8 +15,9 @@ struct MemoryFlags {
 };
 
 // {"inference": {"weights", "panels", ..., "total", "batch", "positions"}, "training": {...} or null}, bytes. Training
-// is null where `format` or the configuration allows inference only.
-nlohmann::ordered_json memory_json(Executor& executor, const StackConfig& config, WeightFormat format,
+// is null where the formats or the configuration allow inference only.
+// `formats`: in which the tensors are taken; empty for float32.
+nlohmann::ordered_json memory_json(Executor& executor, const StackConfig& config, std::vector<WeightFormat> formats,
                                    const OptimizerSettings& settings, const MemoryFlags& flags);
 nlohmann::ordered_json plan_json(const MemoryPlan& plan);
 std::string memory_table(const nlohmann::ordered_json& memory);

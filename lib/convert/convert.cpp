@@ -1,8 +1,10 @@
 #include "samba/convert/convert.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -10,10 +12,12 @@
 #include "samba/convert/gguf_write.h"
 #include "samba/core/error.h"
 #include "samba/formats/file_hashes.h"
+#include "samba/formats/samba_archive.h"
 #include "samba/formats/stack_weight.h"
+#include "samba/kernels/weight_rows.h"
 #include "samba/numerics/float32.h"
-#include "samba/numerics/low_bit.h"
 #include "samba/text/model_text.h"
+#include "samba/train/checkpoint_source.h"
 #include "samba/train/model_folder.h"
 
 namespace samba {
@@ -24,80 +28,101 @@ bool is_storable(WeightFormat format) {
   return format == WeightFormat::float32 || format == WeightFormat::bfloat16 || format == WeightFormat::int8;
 }
 
-// The float32 values of a weight, some rows of a matrix at a time, so that a large one is never expanded whole.
-class RowReader {
+// The largest |written - read| of a piece whose format changed.
+double rounding_error(const ModelTensor& tensor, const WeightPiece& piece) {
+  const Array written = expand(piece.weight);
+  const Index columns = piece.weight.shape()[1];
+  double largest = 0.0;
+  for (std::size_t i = 0; i < piece.values.size(); ++i) {
+    const float value = written.floats()[i], given = piece.values[i];
+    if (!is_finite(value)) {
+      refuse_value("--dtype " + std::string(weight_format_name(piece.weight.format())) + ": element " +
+                   std::to_string(piece.first_row * columns + static_cast<Index>(i)) + " of " + tensor.name + " is " +
+                   std::to_string(given) + ", which rounds to infinity");
+    }
+    largest = std::max(largest, std::fabs(static_cast<double>(value) - static_cast<double>(given)));
+  }
+  return largest;
+}
+
+// True when bfloat16 holds every value of the piece exactly. Error(corrupt) for one that is not finite.
+bool check_values(const ModelTensor& tensor, const WeightPiece& piece) {
+  const Index columns = tensor.shape.size() == 2 ? tensor.shape[1] : 0;
+  bool narrow = true;
+  for (std::size_t i = 0; i < piece.values.size(); ++i) {
+    const float value = piece.values[i];
+    narrow = narrow && (to_bits(value) & 0xFFFFU) == 0;
+    if (is_finite(value)) continue;
+    refuse_corrupt("weights_finite", tensor.source + ": element " +
+                                         std::to_string(piece.first_row * columns + static_cast<Index>(i)) + " of " +
+                                         tensor.name + " is not finite");
+  }
+  return narrow;
+}
+
+// A piece in its place among the raw bytes of a tensor of a samba.stack.v1 file.
+void put_piece(const ModelTensor& tensor, const WeightPiece& piece, std::span<std::byte> raw) {
+  const auto columns = static_cast<std::size_t>(tensor.shape.size() == 2 ? tensor.shape[1] : 0);
+  const std::size_t first = static_cast<std::size_t>(piece.first_row) * columns;
+  const auto put = [&](std::size_t at, const void* from, std::size_t bytes) {
+    if (bytes > 0) std::memcpy(raw.subspan(at, bytes).data(), from, bytes);
+  };
+  const std::size_t count = piece.values.size();
+  if (!piece.weight.is_packed()) return put(first * sizeof(float), piece.weight.array().data, count * sizeof(float));
+  const ConstPackedWeight& packed = piece.weight.packed();
+  if (packed.format == WeightFormat::bfloat16) return put(first * 2, packed.bits, count * 2);
+  put(first, packed.codes, count);
+  const auto codes = static_cast<std::size_t>(element_count(tensor.shape));
+  put(codes + static_cast<std::size_t>(piece.first_row) * 4, packed.exponents,
+      static_cast<std::size_t>(packed.rows) * 4);
+}
+
+// Tensors laid end to end, as the Samba archive stores them; one of them is held at a time.
+class FlatTensors {
  public:
-  explicit RowReader(const ConstWeight& weight) : weight_(weight), size_(static_cast<std::size_t>(weight.size())) {
-    const Shape shape = weight.shape();
-    columns_ = shape.size() == 2 ? static_cast<std::size_t>(shape[1]) : size_;
-    step_ = columns_ == 0 || shape.size() != 2 ? size_ : columns_ * std::max<std::size_t>(1, kValues / columns_);
-    fill();
+  explicit FlatTensors(const std::vector<const ModelTensor*>& tensors) {
+    for (const ModelTensor* tensor : tensors) {
+      parts_.push_back({end_, tensor});
+      end_ += static_cast<std::uint64_t>(element_count(tensor->shape)) * sizeof(float);
+    }
   }
-  bool done() const { return first_ >= size_; }
-  void next() {
-    first_ += step_;
-    if (!done()) fill();
+  PieceReader reader() {
+    return
+        [this](std::uint64_t first, void* to, std::size_t bytes) { read(first, static_cast<std::byte*>(to), bytes); };
   }
-  std::size_t first() const { return first_; }  // the place of the first of values()
-  std::span<const float> values() const { return values_; }
 
  private:
-  static constexpr std::size_t kValues = std::size_t{1} << 18;
+  struct Part {
+    std::uint64_t begin;
+    const ModelTensor* tensor;  // of values of four bytes
+  };
 
-  void fill() {
-    const std::size_t count = std::min(step_, size_ - first_);
-    if (!weight_.is_packed()) {
-      values_ = {weight_.array().floats() + first_, count};
-      return;
+  void read(std::uint64_t first, std::byte* to, std::size_t bytes) {
+    while (bytes > 0) {
+      const auto after = std::upper_bound(parts_.begin(), parts_.end(), first,
+                                          [](std::uint64_t at, const Part& part) { return at < part.begin; });
+      const Part& part = *std::prev(after);
+      if (held_ == nullptr || holds_ != part.tensor) {
+        held_.reset();
+        held_ = std::make_unique<HeldTensor>(*part.tensor);
+        holds_ = part.tensor;
+      }
+      const ConstWeight weight = held_->view();
+      const auto* data = static_cast<const std::byte*>(weight.array().data);
+      const auto inside = static_cast<std::size_t>(first - part.begin);
+      const std::size_t count = std::min(bytes, static_cast<std::size_t>(weight.size()) * sizeof(float) - inside);
+      std::memcpy(to, data + inside, count);
+      first += count;
+      to += count;
+      bytes -= count;
     }
-    const std::size_t row = first_ / columns_;
-    ConstPackedWeight part = weight_.packed();
-    if (!is_storable(part.format)) {  // its rows are blocks of another kind
-      expanded_ = expand(weight_);
-      step_ = size_;
-      values_ = expanded_.floats();
-      return;
-    }
-    part.rows = static_cast<Index>(count / columns_);
-    if (part.bits != nullptr) part.bits += first_;
-    if (part.codes != nullptr) part.codes += first_;
-    if (part.exponents != nullptr) part.exponents += row;
-    if (expanded_.size() < static_cast<Index>(count)) expanded_ = Array::zeros({static_cast<Index>(count)});
-    expand(part, expanded_.floats().first(count));
-    values_ = expanded_.floats().first(count);
+    if (first == end_) held_.reset();
   }
 
-  ConstWeight weight_;
-  std::size_t size_;
-  std::size_t columns_ = 0;
-  std::size_t step_ = 0;
-  std::size_t first_ = 0;
-  Array expanded_;
-  std::span<const float> values_;
-};
-
-// A tensor where it lies in a mapped file, or read; rows of blocks are expanded by reading.
-class HeldWeight {
- public:
-  explicit HeldWeight(const ModelTensor& tensor) : tensor_(tensor), in_place_(lies_in_place(tensor)) {
-    if (!in_place_) loaded_ = tensor.load();
-  }
-  ~HeldWeight() {
-    if (tensor_.view && tensor_.drop) tensor_.drop();
-  }
-  HeldWeight(const HeldWeight&) = delete;
-  HeldWeight& operator=(const HeldWeight&) = delete;
-
-  ConstWeight view() const { return in_place_ ? *tensor_.view : loaded_.view(); }
-
- private:
-  static bool lies_in_place(const ModelTensor& tensor) {
-    return tensor.view && !(tensor.view->is_packed() && tensor.view->packed().blocks != nullptr);
-  }
-
-  const ModelTensor& tensor_;
-  bool in_place_;
-  Weight loaded_;
+  std::vector<Part> parts_;
+  std::uint64_t end_ = 0;
+  std::unique_ptr<HeldTensor> held_;
+  const ModelTensor* holds_ = nullptr;
 };
 
 // One conversion: what is read, how it is changed, where it goes.
@@ -113,7 +138,7 @@ class Converter {
     plan();
     for (std::size_t i = 0; i < model_.tensors.size(); ++i) check(i);
     for (const ModelTensor& moment : model_.moments) {
-      moment.load();
+      const HeldTensor held(moment);
       advance(moment.shape);
     }
     list_moments();
@@ -165,26 +190,25 @@ class Converter {
     return is_storable(tensor.format) ? tensor.format : WeightFormat::float32;
   }
 
-  Weight read(const ModelTensor& tensor) const {
-    const WeightFormat format = format_written(tensor);
-    if (tensor.format == format) return tensor.load();
-    const HeldWeight held(tensor);
-    return held.view().format() == format ? tensor.load() : pack_one(held.view(), format, tensor.name);
+  // A tensor in the format it is written in.
+  void read(const ModelTensor& tensor, const PieceVisitor& visit) const {
+    const HeldTensor held(tensor);
+    convert_pieces(held.view(), format_written(tensor), tensor.name, visit);
   }
 
   // Reads a tensor, refuses values that are not finite, and lists it.
   void check(std::size_t index) {
     const ModelTensor& tensor = model_.tensors[index];
-    const HeldWeight held(tensor);
-    const ConstWeight before = held.view();
-    const bool narrow = check_values(tensor, before);
-    if (tensor.shape.size() != 2 && narrow) narrow_.push_back(tensor.name);
     const WeightFormat format = format_written(tensor);
+    bool narrow = true;
     std::optional<double> error;
-    // Other formats than samba's own are expanded, which is exact.
-    if (before.format() != format && is_storable(before.format())) {
-      error = rounding_error(tensor, before, pack_one(before, format, tensor.name).view());
-    }
+    // Back to float32 every format is expanded, which is exact.
+    if (tensor.format != format) error = 0.0;
+    read(tensor, [&](const WeightPiece& piece) {
+      narrow = check_values(tensor, piece) && narrow;
+      if (error) error = std::max(*error, rounding_error(tensor, piece));
+    });
+    if (tensor.shape.size() != 2 && narrow) narrow_.push_back(tensor.name);
     result_.tensors.push_back(
         {tensor.source, place_of(index), tensor.shape, std::string(weight_format_name(format)), error});
     advance(tensor.shape);
@@ -201,38 +225,6 @@ class Converter {
         break;
     }
     return "parameters/" + tensor.name;
-  }
-
-  // True when bfloat16 holds every value exactly. Error(corrupt) for one that is not finite.
-  static bool check_values(const ModelTensor& tensor, const ConstWeight& weight) {
-    bool narrow = true;
-    for (RowReader rows(weight); !rows.done(); rows.next()) {
-      for (std::size_t i = 0; i < rows.values().size(); ++i) {
-        const float value = rows.values()[i];
-        narrow = narrow && (to_bits(value) & 0xFFFFU) == 0;
-        if (is_finite(value)) continue;
-        refuse_corrupt("weights_finite", tensor.source + ": element " + std::to_string(rows.first() + i) + " of " +
-                                             tensor.name + " is not finite");
-      }
-    }
-    return narrow;
-  }
-
-  static double rounding_error(const ModelTensor& tensor, const ConstWeight& before, const ConstWeight& after) {
-    double largest = 0.0;
-    RowReader rows_before(before);
-    for (RowReader rows(after); !rows.done(); rows.next(), rows_before.next()) {
-      for (std::size_t i = 0; i < rows.values().size(); ++i) {
-        const float value = rows.values()[i], given = rows_before.values()[i];
-        if (!is_finite(value)) {
-          refuse_value("--dtype " + std::string(weight_format_name(after.format())) + ": element " +
-                       std::to_string(rows.first() + i) + " of " + tensor.name + " is " + std::to_string(given) +
-                       ", which rounds to infinity");
-        }
-        largest = std::max(largest, std::fabs(static_cast<double>(value) - static_cast<double>(given)));
-      }
-    }
-    return largest;
   }
 
   void list_moments() {
@@ -256,7 +248,7 @@ class Converter {
 
   void write() {
     if (options_.target == ConvertTarget::folder) {
-      const auto reader = [this](const ModelTensor& tensor) { return read(tensor); };
+      const auto reader = [this](const ModelTensor& tensor, const PieceVisitor& visit) { read(tensor, visit); };
       if (result_.to_format != WeightFormat::bfloat16) narrow_.clear();
       std::sort(narrow_.begin(), narrow_.end());
       write_new_folder(out_, [&](const Path& place) {
@@ -265,11 +257,10 @@ class Converter {
     } else if (options_.target == ConvertTarget::gguf) {
       // Digests of an older file would not be those of this one.
       std::filesystem::remove(hashes_path(out_));
-      write_gguf_model(
-          gguf_, model_, [this](const ModelTensor& tensor) { return expand(read(tensor).view()); }, out_);
+      write_gguf_model(gguf_, model_, out_);
       write_hashes(out_);
     } else if (result_.to == ModelForm::samba_archive) {
-      write_model_file(stored_model(model_), out_);
+      write_samba();
     } else {
       write_stack();
     }
@@ -277,20 +268,32 @@ class Converter {
     if (options_.progress) options_.progress(2 * total_, 2 * total_);
   }
 
+  void write_samba() const {
+    std::array<std::vector<const ModelTensor*>, kArchiveArrays> arrays;
+    for (const ModelTensor& tensor : model_.tensors) arrays[kParameters].push_back(&tensor);
+    for (const ModelTensor& moment : model_.moments) {
+      const bool flags = moment.name == kInitializedName;
+      arrays[flags ? kBufferInitialized : moment.name.starts_with("exp_avg.") ? kExpAvg : kExpAvgSq].push_back(&moment);
+    }
+    FlatTensors parameters(arrays[kParameters]), exp_avg(arrays[kExpAvg]), exp_avg_sq(arrays[kExpAvgSq]),
+        initialized(arrays[kBufferInitialized]);
+    write_samba_archive(out_, samba_state_json(model_.state), archive_counts(Registry(model_.state.config)),
+                        {parameters.reader(), exp_avg.reader(), exp_avg_sq.reader(), initialized.reader()});
+  }
+
   void write_stack() {
     std::vector<StackTensorSource> parameters, moments;
     for (const ModelTensor& tensor : model_.tensors) {
       parameters.push_back(
           {tensor.name, stored_dtype(format_written(tensor)), tensor.shape, [this, &tensor](std::span<std::byte> raw) {
-             const Weight weight = read(tensor);
-             stack_tensor_source(tensor.name, weight.view()).read(raw);
+             read(tensor, [&](const WeightPiece& piece) { put_piece(tensor, piece, raw); });
            }});
     }
     for (const ModelTensor& moment : model_.moments) {
       const DType dtype = moment.dtype == dtype_name(DType::int32) ? DType::int32 : DType::float32;
       moments.push_back({moment.name, dtype, moment.shape, [&moment](std::span<std::byte> raw) {
-                           const Weight weight = moment.load();
-                           std::memcpy(raw.data(), weight.array().data(), raw.size());
+                           const HeldTensor held(moment);
+                           std::memcpy(raw.data(), held.view().array().data, raw.size());
                          }});
     }
     write_stack_archive(out_, stack_state_json(model_.state, result_.to_format), parameters, moments, options_.codec,

@@ -7,7 +7,7 @@
 #include "samba/core/error.h"
 #include "samba/formats/file_hashes.h"
 #include "samba/formats/safetensors.h"
-#include "samba/numerics/low_bit.h"
+#include "samba/numerics/float32.h"
 #include "samba/train/model_folder.h"
 
 namespace samba {
@@ -19,27 +19,23 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 using Put = std::function<void(std::span<const std::byte>)>;
 
-std::span<const std::byte> bytes_of(const Array& array) {
-  return {static_cast<const std::byte*>(array.data()), array.byte_size()};
+std::span<const std::byte> bytes_of(const void* data, Index count, std::size_t width) {
+  return {static_cast<const std::byte*>(data), static_cast<std::size_t>(count) * width};
 }
 
-// bfloat16 bits of float32 values that it holds exactly.
-Array bits_of(const Array& values) {
-  Array bits(DType::uint16, values.shape());
-  for (std::size_t i = 0; i < values.floats().size(); ++i) {
-    bits.values<std::uint16_t>()[i] = static_cast<std::uint16_t>(to_bits(values.floats()[i]) >> 16);
+// A piece as float32, or as bfloat16, which then holds it exactly.
+void put_as(const WeightPiece& piece, DType dtype, const Put& put) {
+  const auto count = static_cast<Index>(piece.values.size());
+  if (dtype != DType::bfloat16) {
+    if (!piece.weight.is_packed()) return put(bytes_of(piece.weight.array().data, count, sizeof(float)));
+    const Array values = expand(piece.weight);
+    return put(bytes_of(values.data(), count, sizeof(float)));
   }
-  return bits;
-}
-
-void put_as(const Weight& weight, DType dtype, const Put& put) {
-  if (dtype == DType::bfloat16) {
-    put(bytes_of(weight.is_packed() ? weight.packed().bits() : bits_of(weight.array())));
-  } else if (weight.is_packed()) {
-    put(bytes_of(expand(weight.view())));
-  } else {
-    put(bytes_of(weight.array()));
-  }
+  if (piece.weight.is_packed()) return put(bytes_of(piece.weight.packed().bits, count, 2));
+  std::vector<std::uint16_t> bits(piece.values.size());
+  std::transform(piece.values.begin(), piece.values.end(), bits.begin(),
+                 [](float value) { return static_cast<std::uint16_t>(to_bits(value) >> 16); });
+  put(bytes_of(bits.data(), count, 2));
 }
 
 // The tensors of a Hugging Face folder; those that are made of several of the registry's hold them one behind the
@@ -68,7 +64,9 @@ class HuggingFaceTensors {
                      [](const Whole& a, const Whole& b) { return dtype_size(a.dtype) > dtype_size(b.dtype); });
     for (const Whole& whole : tensors_) {
       sources_.push_back({whole.name, whole.dtype, whole.shape, [&whole, &read](const Put& put) {
-                            for (const auto& [row, tensor] : whole.parts) put_as(read(*tensor), whole.dtype, put);
+                            for (const auto& [row, tensor] : whole.parts) {
+                              read(*tensor, [&](const WeightPiece& piece) { put_as(piece, whole.dtype, put); });
+                            }
                           }});
     }
   }
@@ -90,19 +88,24 @@ class HuggingFaceTensors {
 // samba's own names, packed weights as the arrays they are; in the order of the names.
 std::vector<SafetensorsSource> own_sources(const FolderPlan& plan, const OpenModel& model, const WeightReader& read) {
   std::vector<SafetensorsSource> sources;
+  const auto add = [&](const ModelTensor& tensor, const char* part, DType dtype, const Shape& shape, auto&& bytes) {
+    sources.push_back({tensor.name + part, dtype, shape, [&tensor, &read, bytes](const Put& put) {
+                         read(tensor, [&](const WeightPiece& piece) { put(bytes(piece.weight)); });
+                       }});
+  };
   for (const ModelTensor& tensor : model.tensors) {
     const WeightFormat format = plan.format_of(tensor);
     if (format == WeightFormat::float32) {
-      sources.push_back({tensor.name, DType::float32, tensor.shape,
-                         [&](const Put& put) { put_as(read(tensor), DType::float32, put); }});
+      add(tensor, "", DType::float32, tensor.shape,
+          [](const ConstWeight& w) { return bytes_of(w.array().data, w.size(), sizeof(float)); });
     } else if (format == WeightFormat::bfloat16) {
-      sources.push_back({tensor.name + ".bits", DType::uint16, tensor.shape,
-                         [&](const Put& put) { put(bytes_of(read(tensor).packed().bits())); }});
+      add(tensor, ".bits", DType::uint16, tensor.shape,
+          [](const ConstWeight& w) { return bytes_of(w.packed().bits, w.size(), 2); });
     } else {
-      sources.push_back({tensor.name + ".codes", DType::int8, tensor.shape,
-                         [&](const Put& put) { put(bytes_of(read(tensor).packed().codes())); }});
-      sources.push_back({tensor.name + ".exponents", DType::int32, Shape{tensor.shape[0]},
-                         [&](const Put& put) { put(bytes_of(read(tensor).packed().exponents())); }});
+      add(tensor, ".codes", DType::int8, tensor.shape,
+          [](const ConstWeight& w) { return bytes_of(w.packed().codes, w.size(), 1); });
+      add(tensor, ".exponents", DType::int32, Shape{tensor.shape[0]},
+          [](const ConstWeight& w) { return bytes_of(w.packed().exponents, w.packed().rows, 4); });
     }
   }
   std::sort(sources.begin(), sources.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
@@ -113,8 +116,11 @@ std::vector<SafetensorsSource> moment_sources(const OpenModel& model) {
   std::vector<SafetensorsSource> sources;
   for (const ModelTensor& moment : model.moments) {
     const DType dtype = moment.dtype == dtype_name(DType::int32) ? DType::int32 : DType::float32;
-    sources.push_back(
-        {moment.name, dtype, moment.shape, [&moment](const Put& put) { put(bytes_of(moment.load().array())); }});
+    sources.push_back({moment.name, dtype, moment.shape, [&moment](const Put& put) {
+                         const HeldTensor held(moment);
+                         const ConstWeight weight = held.view();
+                         put(bytes_of(weight.array().data, weight.size(), dtype_size(weight.array().dtype)));
+                       }});
   }
   std::sort(sources.begin(), sources.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return sources;

@@ -9,6 +9,7 @@
 
 #include "samba/convert/huggingface_names.h"
 #include "samba/convert/open_model.h"
+#include "samba/kernels/weight_rows.h"
 
 namespace samba {
 
@@ -23,8 +24,9 @@ struct FolderPlan {
   nlohmann::ordered_json config;
 };
 
-// A tensor in the format it is written in.
-using WeightReader = std::function<Weight(const ModelTensor&)>;
+// The pieces of a tensor in the format it is written in.
+using PieceVisitor = std::function<void(const WeightPiece&)>;
+using WeightReader = std::function<void(const ModelTensor&, const PieceVisitor&)>;
 
 // `format` is the packed one, or float32. `wanted`: the model type that it shall be (Error(value) with the reason when
 // it cannot), or empty.

@@ -46,7 +46,7 @@ void take_logarithms(const std::string& source, std::span<float> values) {
   }
 }
 
-// to[rows] = from[rows] with the halves of every head put one behind the other.
+// A vector with the halves of every head put one behind the other.
 Array in_halves(const Array& from, Index head) {
   Array to = Array::zeros(from.shape());
   const Index rows = from.shape()[0], width = from.size() / rows;
@@ -60,28 +60,24 @@ Array in_halves(const Array& from, Index head) {
 Array expanded(const std::string& source, const GgufTensor& tensor, const GgufTensorPlace& place) {
   Array values = Array::zeros(place.registry_shape);
   const Index columns = tensor.shape.back(), rows = values.size() / columns;
+  const bool float32 = tensor.format == WeightFormat::float32;
+  const bool halves = place.change == GgufChange::interleaved_halves;
+  const bool rows_move = halves && place.registry_shape.size() == 2;
+  const std::size_t bytes =
+      float32 ? static_cast<std::size_t>(columns) * sizeof(float) : block_row_bytes(tensor.format, columns);
   float* to = values.floats().data();
-  if (tensor.format == WeightFormat::float32) {
-    std::memcpy(to, tensor.bytes.data(), tensor.bytes.size());
-  } else {
-    const std::size_t bytes = block_row_bytes(tensor.format, columns);
-    for (Index i = 0; i < rows; ++i) {
-      expand_block_row(tensor.format, tensor.bytes.data() + static_cast<std::size_t>(i) * bytes, columns,
-                       to + i * columns);
+  for (Index i = 0; i < rows; ++i, to += columns) {
+    const Index at = rows_move ? interleaved_row(i, place.head) : i;
+    const std::byte* row = tensor.bytes.data() + static_cast<std::size_t>(at) * bytes;
+    if (float32) {
+      std::memcpy(to, row, bytes);
+    } else {
+      expand_block_row(tensor.format, row, columns, to);
     }
   }
-  switch (place.change) {
-    case GgufChange::none:
-      break;
-    case GgufChange::interleaved_halves:
-      return in_halves(values, place.head);
-    case GgufChange::one_added:
-      subtract_one(source, values.floats());
-      break;
-    case GgufChange::decay_rate:
-      take_logarithms(source, values.floats());
-      break;
-  }
+  if (halves && !rows_move) return in_halves(values, place.head);
+  if (place.change == GgufChange::one_added) subtract_one(source, values.floats());
+  if (place.change == GgufChange::decay_rate) take_logarithms(source, values.floats());
   return values;
 }
 
@@ -101,6 +97,7 @@ ModelTensor model_tensor(const std::shared_ptr<const GgufFile>& file, const Gguf
   result.stored_bytes = tensor->bytes.size();
   const std::string source = path + ": tensor " + place.name;
   result.load = [file, tensor, place, source] { return Weight(expanded(source, *tensor, place)); };
+  result.drop = [file, tensor] { file->file().drop(tensor->bytes); };
   const bool rows_alone = place.change == GgufChange::none || place.change == GgufChange::interleaved_halves;
   if (place.registry_shape.size() != 2 || tensor->shape != place.registry_shape || !rows_alone) return result;
   if (tensor->format != WeightFormat::float32) {

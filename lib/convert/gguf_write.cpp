@@ -5,7 +5,9 @@
 
 #include "samba/convert/gguf_vocabulary.h"
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 #include "samba/kernels/mamba1.h"
+#include "samba/kernels/weight_rows.h"
 #include "samba/numerics/elementary.h"
 
 namespace samba {
@@ -147,28 +149,56 @@ void add_mamba(Fields& fields, Index d_model, bool second) {
   if (second) fields.count("ssm.group_count", 1);
 }
 
-// The values as the file has them.
-std::vector<float> stored_values(const GgufTensorPlace& place, const Array& values) {
-  std::vector<float> stored(values.floats().begin(), values.floats().end());
-  switch (place.change) {
-    case GgufChange::none:
-      break;
-    case GgufChange::interleaved_halves: {
-      const Index rows = place.registry_shape[0], width = values.size() / rows;
-      for (Index row = 0; row < rows; ++row) {
-        std::copy_n(values.floats().data() + row * width, width,
-                    stored.data() + interleaved_row(row, place.head) * width);
-      }
-      break;
+using PutFloats = std::function<void(std::span<const float>)>;
+
+// The rows of a registry's tensor in the order of the file: head by head, its halves interleaved.
+class InterleavedRows {
+ public:
+  InterleavedRows(Index head, Index columns, const PutFloats& put)
+      : head_(head), columns_(columns), put_(put), rows_(static_cast<std::size_t>(head * columns)) {}
+  void add(std::span<const float> values) {
+    for (auto row = values.begin(); row != values.end(); row += columns_) {
+      std::copy_n(row, columns_, rows_.begin() + interleaved_row(next_, head_) * columns_);
+      if (++next_ < head_) continue;
+      put_(rows_);
+      next_ = 0;
     }
-    case GgufChange::one_added:
-      for (float& value : stored) value = flush(1.0F + flush(value));
-      break;
-    case GgufChange::decay_rate:
-      for (float& value : stored) value = -flush(elementary::exp(flush(value)));
-      break;
   }
-  return stored;
+
+ private:
+  Index head_, columns_;
+  const PutFloats& put_;
+  std::vector<float> rows_;
+  Index next_ = 0;  // the row of the head that comes next
+};
+
+// Hands on the values as the file has them.
+void write_stored_values(const GgufTensorPlace& place, const ModelTensor& tensor, const PutFloats& put) {
+  const HeldTensor held(tensor);
+  const Index columns = place.registry_shape.size() == 2 ? place.registry_shape[1] : 1;
+  InterleavedRows interleaved(place.head, columns, put);
+  std::vector<float> changed;
+  const auto change = [&](std::span<const float> values, auto&& of) {
+    changed.resize(values.size());
+    std::transform(values.begin(), values.end(), changed.begin(), of);
+    put(changed);
+  };
+  for (WeightRows rows(held.view()); !rows.done(); rows.next()) {
+    switch (place.change) {
+      case GgufChange::none:
+        put(rows.values());
+        break;
+      case GgufChange::interleaved_halves:
+        interleaved.add(rows.values());
+        break;
+      case GgufChange::one_added:
+        change(rows.values(), [](float value) { return flush(1.0F + flush(value)); });
+        break;
+      case GgufChange::decay_rate:
+        change(rows.values(), [](float value) { return -flush(elementary::exp(flush(value))); });
+        break;
+    }
+  }
 }
 
 // llama.cpp takes vectors, convolutions and decay rates in float32 alone.
@@ -213,19 +243,21 @@ GgufPlan plan_gguf(const OpenModel& model, WeightFormat format) {
   return plan;
 }
 
-void write_gguf_model(const GgufPlan& plan, const OpenModel& model,
-                      const std::function<Array(const ModelTensor&)>& read, const Path& path,
+void write_gguf_model(const GgufPlan& plan, const OpenModel& model, const Path& path,
                       const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+  const FloatScope float_scope;
   std::vector<GgufTensorSource> tensors;
   if (!plan.rope_factors.empty()) {
     const auto half = static_cast<Index>(plan.rope_factors.size());
-    tensors.push_back({"rope_freqs.weight", {half}, WeightFormat::float32, [&plan] { return plan.rope_factors; }});
+    tensors.push_back({"rope_freqs.weight", {half}, WeightFormat::float32, [&plan](const PutFloats& put) {
+                         put(plan.rope_factors);
+                       }});
   }
   for (std::size_t i = 0; i < plan.places.size(); ++i) {
     const GgufTensorPlace& place = plan.places[i];
     const ModelTensor& tensor = model.tensors[i];
     tensors.push_back({place.name, place.shape, plan.formats[i],
-                       [&place, &tensor, &read] { return stored_values(place, read(tensor)); }});
+                       [&place, &tensor](const PutFloats& put) { write_stored_values(place, tensor, put); }});
   }
   write_gguf(path, plan.fields, tensors, progress);
 }

@@ -24,9 +24,7 @@ struct GgufPlan {
 // format other than float32 and bfloat16.
 GgufPlan plan_gguf(const OpenModel& model, WeightFormat format);
 
-// `read` gives the float32 values of a tensor of the registry.
-void write_gguf_model(const GgufPlan& plan, const OpenModel& model,
-                      const std::function<Array(const ModelTensor&)>& read, const Path& path,
+void write_gguf_model(const GgufPlan& plan, const OpenModel& model, const Path& path,
                       const std::function<void(std::uint64_t, std::uint64_t)>& progress = {});
 
 }  // namespace samba

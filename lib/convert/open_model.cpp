@@ -1,13 +1,14 @@
 #include "samba/convert/open_model.h"
 
 #include <algorithm>
-#include <cstring>
+#include <future>
 #include <map>
 
 #include "samba/core/error.h"
 #include "samba/formats/stack_weight.h"
-#include "samba/kernels/weight.h"
+#include "samba/kernels/weight_rows.h"
 #include "samba/model/weight_source.h"
+#include "samba/numerics/block_weight.h"
 #include "samba/numerics/float32.h"
 
 namespace samba {
@@ -19,15 +20,27 @@ namespace {
                  tensor.source + ": element " + std::to_string(element) + " of " + tensor.name + " is not finite");
 }
 
+WeightFormat format_inference_takes(const ModelTensor& tensor) {
+  return tensor.view ? tensor.view->format() : tensor.format;
+}
+
 // The format of most values as inference takes them.
 WeightFormat taken_format(const OpenModel& model) {
   std::map<WeightFormat, Index> values;
   for (const ModelTensor& tensor : model.tensors) {
-    const WeightFormat format = tensor.view ? tensor.view->format() : tensor.format;
-    if (tensor.shape.size() == 2) values[format] += element_count(tensor.shape);
+    if (tensor.shape.size() == 2) values[format_inference_takes(tensor)] += element_count(tensor.shape);
   }
   const auto fewer = [](const auto& a, const auto& b) { return a.second < b.second; };
   return values.empty() ? WeightFormat::float32 : std::max_element(values.begin(), values.end(), fewer)->first;
+}
+
+bool has_rows_of_blocks(const ConstWeight& weight) { return weight.is_packed() && weight.packed().blocks != nullptr; }
+
+bool blocks_are_finite(const ConstPackedWeight& weight) {
+  for (Index i = 0; i < weight.rows; ++i) {
+    if (!block_row_is_finite(weight.format, weight.block_row(i), weight.columns)) return false;
+  }
+  return true;
 }
 
 // The tensors of a model as a stack takes them: those with a view from where they lie, the others one by one.
@@ -42,23 +55,21 @@ class OpenModelWeights final : public WeightSource {
     return weight;
   }
   void release(std::size_t index) override {
+    const ModelTensor& tensor = model_.tensors[index];
     loaded_.erase(index);
-    if (model_.tensors[index].drop) model_.tensors[index].drop();
+    // Rows of blocks are read where they lie from now on.
+    const bool stays = tensor.view && has_rows_of_blocks(*tensor.view);
+    if (tensor.drop && !stays) tensor.drop();
   }
 
  private:
   static void check_finite(const ModelTensor& tensor, const ConstWeight& weight) {
-    const auto look = [&](const float* values, Index count, Index first) {
-      for (Index i = 0; i < count; ++i) {
-        if (!is_finite(values[i])) refuse_non_finite(tensor, first + i);
+    if (has_rows_of_blocks(weight) && blocks_are_finite(weight.packed())) return;
+    for (WeightRows rows(weight); !rows.done(); rows.next()) {
+      const std::span<const float> values = rows.values();
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (!is_finite(values[i])) refuse_non_finite(tensor, static_cast<Index>(rows.first() + i));
       }
-    };
-    if (!weight.is_packed()) return look(weight.array().floats(), weight.size(), 0);
-    const ConstPackedWeight& packed = weight.packed();
-    std::vector<float> row(static_cast<std::size_t>(packed.columns));
-    for (Index i = 0; i < packed.rows; ++i) {
-      expand(packed_rows(packed, i, i + 1), row);
-      look(row.data(), packed.columns, i * packed.columns);
     }
   }
 
@@ -80,6 +91,41 @@ WeightFormat weight_format(const OpenModel& model) {
     format = tensor.format;
   }
   return format;
+}
+
+std::vector<WeightFormat> taken_formats(const OpenModel& model) {
+  std::vector<WeightFormat> formats;
+  for (const ModelTensor& tensor : model.tensors) formats.push_back(format_inference_takes(tensor));
+  return formats;
+}
+
+StackTensor describe_tensor(const ModelTensor& tensor, Sha256& values) {
+  const HeldTensor held(tensor);
+  const ConstWeight weight = held.view();
+  const bool expands = has_rows_of_blocks(weight);
+  StackTensor entry;
+  if (tensor.entry) {
+    entry = *tensor.entry;
+  } else if (!expands) {
+    entry = describe_weight(tensor.name, weight);
+  }
+  Sha256 own;
+  for (WeightRows rows(weight); !rows.done(); rows.next()) {
+    const std::span<const float> piece = rows.values();
+    if (!expands) {
+      values.update(piece.data(), piece.size_bytes());
+      continue;
+    }
+    auto digest = std::async(std::launch::async, [&] { own.update(piece.data(), piece.size_bytes()); });
+    values.update(piece.data(), piece.size_bytes());
+    digest.get();
+  }
+  if (!expands || tensor.entry) return entry;
+  entry.name = tensor.name;
+  entry.shape = tensor.shape;
+  entry.raw_bytes = entry.stored_bytes = static_cast<std::uint64_t>(element_count(tensor.shape)) * sizeof(float);
+  entry.sha256 = own.finish_hex();
+  return entry;
 }
 
 Array floats_of(const ModelTensor& tensor) {

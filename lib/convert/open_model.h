@@ -14,6 +14,7 @@
 
 #include "samba/core/array.h"
 #include "samba/core/files.h"
+#include "samba/core/sha256.h"
 #include "samba/kernels/executor.h"
 #include "samba/model/samba_stack.h"
 #include "samba/numerics/packed_weight.h"
@@ -35,9 +36,29 @@ struct ModelTensor {
   std::optional<ConstWeight> view;
   // Reads it. Error(corrupt) for bytes that are not what the file says.
   std::function<Weight()> load;
-  // Gives the pages of the view back until they are read again. May be empty.
+  // Gives the pages of the file back until they are read again. May be empty.
   std::function<void()> drop = {};
-  std::uint64_t stored_bytes = 0;  // in the file; of other programs' forms
+  std::uint64_t stored_bytes = 0;         // in the file; of other programs' forms
+  std::optional<StackTensor> entry = {};  // as a samba.stack.v1 file has it
+};
+
+// A tensor while it is used: where it lies in a mapped file, whose pages are given back at the end, or read.
+class HeldTensor {
+ public:
+  explicit HeldTensor(const ModelTensor& tensor) : tensor_(tensor) {
+    if (!tensor_.view) loaded_ = tensor_.load();
+  }
+  ~HeldTensor() {
+    if (tensor_.drop) tensor_.drop();
+  }
+  HeldTensor(const HeldTensor&) = delete;
+  HeldTensor& operator=(const HeldTensor&) = delete;
+
+  ConstWeight view() const { return tensor_.view ? *tensor_.view : loaded_.view(); }
+
+ private:
+  const ModelTensor& tensor_;
+  Weight loaded_;
 };
 
 // A file that goes with a model and is made of what the source holds in another form.
@@ -66,6 +87,13 @@ WeightFormat weight_format(const OpenModel& model);
 
 // The float32 values of a tensor.
 Array floats_of(const ModelTensor& tensor);
+
+// What `samba inspect` shows of a tensor, in one pass over pieces of it: its entry in the file, or as samba would store
+// it. `values` takes the bytes of its float32 values.
+StackTensor describe_tensor(const ModelTensor& tensor, Sha256& values);
+
+// The formats in which inference takes the tensors.
+std::vector<WeightFormat> taken_formats(const OpenModel& model);
 
 // The model in host memory.
 StoredModel stored_model(const OpenModel& model);

@@ -6,9 +6,14 @@
 #include "samba/convert/folder_model.h"
 #include "samba/convert/folder_run.h"
 #include "samba/core/error.h"
+#include "samba/core/mapped_file.h"
 #include "samba/formats/stack_weight.h"
 #include "samba/text/model_text.h"
+#include "samba/train/checkpoint_source.h"
+#include "samba/train/model_folder.h"
 #include "samba/train/stack_checkpoint.h"
+#include "samba/train/state_dictionary.h"
+#include "samba/train/state_fields.h"
 
 namespace samba {
 
@@ -59,6 +64,125 @@ OpenModel open_whole(const Path& path, Reading reading) {
   return model;
 }
 
+// A tensor of a file that is mapped and was checked, `data` its bytes.
+ModelTensor mapped_tensor(const std::shared_ptr<const MappedFile>& file, const ParameterTensor& tensor, DType dtype,
+                          std::string place, const std::byte* data) {
+  const std::size_t bytes = static_cast<std::size_t>(tensor.size) * dtype_size(dtype);
+  ModelTensor result{tensor.name,
+                     tensor.shape,
+                     std::move(place),
+                     std::string(dtype_name(dtype)),
+                     WeightFormat::float32,
+                     std::nullopt,
+                     [dtype, shape = tensor.shape, data, bytes] {
+                       Array array(dtype, shape);
+                       if (bytes > 0) std::memcpy(array.data(), data, bytes);
+                       return Weight(std::move(array));
+                     }};
+  if (reinterpret_cast<std::uintptr_t>(data) % dtype_size(dtype) == 0) {
+    result.view = ConstArray{dtype, tensor.shape, data};
+  }
+  result.drop = [file, data, bytes] { file->drop({data, bytes}); };
+  return result;
+}
+
+// Every array is verified here; what is read later lies in the mapped file.
+OpenModel open_archive(const Path& path, Reading reading) {
+  const bool everything = reading == Reading::everything;
+  CheckpointSource source(path, everything);
+  FiniteWatch watch;
+  source.read_arrays({watch.watched({}), {}, {}, {}}, {});
+  OpenModel model;
+  model.form = ModelForm::samba_archive;
+  model.path = path;
+  model.file_bytes = source.file_size();
+  model.description = source.state();
+  model.state.config = source.config();
+  model.trainable = true;
+  model.state.step = source.state()["t"].get<Index>();
+  if (everything) model.state.training = parse_training_state(source.state(), source.path());
+  watch.refuse_if_found(source);
+  const auto file = std::make_shared<const MappedFile>(path);
+  if (file->bytes().size() != source.file_size()) {
+    refuse_corrupt("size", path.string() + " cannot be loaded (size): it changed while it was read");
+  }
+  const auto add = [&](std::vector<ModelTensor>& to, std::size_t array, const ParameterTensor& tensor, DType dtype,
+                       std::string place) {
+    const std::uint64_t at = source.array_offset(array) + static_cast<std::uint64_t>(tensor.offset) * 4;
+    to.push_back(mapped_tensor(file, tensor, dtype, std::move(place), file->bytes().data() + at));
+  };
+  const Registry& registry = source.registry();
+  for (const ParameterTensor& tensor : registry.tensors()) {
+    add(model.tensors, kParameters, tensor, DType::float32,
+        parameter_place(model.form, tensor.name, WeightFormat::float32));
+  }
+  model.keeper = file;
+  if (!everything) return model;
+  for (const std::size_t array : {kExpAvg, kExpAvgSq}) {
+    for (ParameterTensor tensor : registry.tensors()) {
+      tensor.name = std::string(archive_array_name(array)) + "." + tensor.name;
+      add(model.moments, array, tensor, DType::float32, moment_place(model.form, tensor.name));
+    }
+  }
+  const auto flags = static_cast<Index>(registry.tensors().size());
+  add(model.moments, kBufferInitialized, {kInitializedName, {flags}, 0, flags}, DType::int32,
+      moment_place(model.form, kInitializedName));
+  return model;
+}
+
+// The bytes of a weight of a mapped folder: codes and exponents lie apart.
+std::vector<std::span<const std::byte>> stored_parts(const ConstWeight& weight) {
+  std::vector<std::span<const std::byte>> parts;
+  for (const auto& [name, array] : stored_arrays({{"w", weight}})) {
+    parts.emplace_back(static_cast<const std::byte*>(array.data),
+                       static_cast<std::size_t>(array.size()) * dtype_size(array.dtype));
+  }
+  return parts;
+}
+
+OpenModel open_folder(const Path& path, Reading reading) {
+  const auto mapped = map_model_folder(path, reading);
+  if (mapped == nullptr) return open_whole(path, reading);
+  OpenModel model;
+  model.form = ModelForm::folder;
+  model.path = path;
+  model.file_bytes = mapped->file_bytes;
+  model.description = mapped->description;
+  model.state = mapped->state;
+  model.trainable = mapped->trainable;
+  const Registry registry(mapped->state.config);
+  for (const ParameterTensor& tensor : registry.tensors()) {
+    const ConstWeight& weight = mapped->weights.at(tensor.name);
+    ModelTensor& added = model.tensors.emplace_back();
+    added.name = tensor.name;
+    added.shape = tensor.shape;
+    added.source = parameter_place(model.form, tensor.name, weight.format());
+    added.dtype = weight_format_name(weight.format());
+    added.format = weight.format();
+    added.view = weight;
+    added.load = [mapped, &weight] {
+      if (weight.is_packed()) return Weight(PackedWeight(weight.packed()));
+      return Weight(expand(weight));
+    };
+    added.drop = [mapped, &weight] {
+      for (const auto part : stored_parts(weight)) mapped->model.drop(part);
+    };
+  }
+  if (mapped->state.training) {
+    const std::shared_ptr<const MappedFile> file(mapped, &mapped->optimizer);
+    for (const MomentSpec& spec : moment_specs(registry, mapped->state.training->optimizer.kind)) {
+      const ConstArray& array = mapped->moments.at(spec.name);
+      model.moments.push_back(mapped_tensor(file, {spec.name, spec.shape, 0, array.size()}, spec.dtype,
+                                            moment_place(model.form, spec.name),
+                                            static_cast<const std::byte*>(array.data)));
+    }
+  }
+  model.companions = companion_files(path);
+  model.run = read_folder_config(path).value("run", nlohmann::json());
+  model.keeper = mapped;
+  return model;
+}
+
 OpenModel open_stack(const Path& path, Reading reading) {
   const auto reader = std::make_shared<StackCheckpointReader>(path, reading == Reading::everything);
   const StackArchiveReader& archive = reader->archive();
@@ -74,15 +198,15 @@ OpenModel open_stack(const Path& path, Reading reading) {
     model.tensors.push_back({tensor.name, tensor.shape, parameter_place(model.form, tensor.name, WeightFormat::float32),
                              std::string(dtype_name(tensor.dtype)), format_of(tensor.dtype), std::nullopt,
                              [reader, i] { return reader->weight(i); }});
+    model.tensors.back().entry = tensor;
   }
   if (!model.state.training) return model;
   for (const StackTensor& tensor : archive.moments()) {
     model.moments.push_back({tensor.name, tensor.shape, moment_place(model.form, tensor.name),
                              std::string(dtype_name(tensor.dtype)), WeightFormat::float32, std::nullopt,
                              [reader, &tensor] {
-                               const std::vector<std::byte> raw = reader->read(tensor);
                                Array array(tensor.dtype, tensor.shape);
-                               std::memcpy(array.data(), raw.data(), raw.size());
+                               reader->read(tensor, {static_cast<std::byte*>(array.data()), array.byte_size()});
                                return Weight(std::move(array));
                              }});
   }
@@ -107,7 +231,10 @@ std::vector<Path> companions_of_file(const Path& path) {
 }  // namespace
 
 OpenModel open_own_model(ModelForm form, const Path& path, Reading reading) {
-  OpenModel model = form == ModelForm::stack_archive ? open_stack(path, reading) : open_whole(path, reading);
+  OpenModel model = form == ModelForm::stack_archive   ? open_stack(path, reading)
+                    : form == ModelForm::samba_archive ? open_archive(path, reading)
+                    : form == ModelForm::folder        ? open_folder(path, reading)
+                                                       : open_whole(path, reading);
   if (form != ModelForm::folder) {
     model.companions = companions_of_file(path);
     model.run = run_of_checkpoint(path);

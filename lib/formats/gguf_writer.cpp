@@ -54,16 +54,17 @@ std::string header(const GgufFields& fields, std::span<const GgufTensorSource> t
 }
 
 void write_values(AtomicFile& file, const GgufTensorSource& tensor) {
-  const std::vector<float> values = tensor.values();
-  if (values.size() != static_cast<std::size_t>(element_count(tensor.shape))) {
-    throw Error(ErrorKind::internal, tensor.name + ": another number of values than its shape has");
-  }
-  if (tensor.format == WeightFormat::float32) {
-    file.write(values.data(), values.size() * sizeof(float));
-  } else {
-    std::vector<std::uint16_t> rounded(values.size());
+  std::vector<std::uint16_t> rounded;
+  std::size_t count = 0;
+  tensor.write([&](std::span<const float> values) {
+    count += values.size();
+    if (tensor.format == WeightFormat::float32) return file.write(values.data(), values.size_bytes());
+    rounded.resize(values.size());
     std::transform(values.begin(), values.end(), rounded.begin(), [](float value) { return bfloat16_bits(value); });
     file.write(rounded.data(), rounded.size() * sizeof(std::uint16_t));
+  });
+  if (count != static_cast<std::size_t>(element_count(tensor.shape))) {
+    throw Error(ErrorKind::internal, tensor.name + ": another number of values than its shape has");
   }
   const std::uint64_t bytes = tensor_bytes(tensor);
   file.write(std::string(aligned(bytes) - bytes, '\0'));

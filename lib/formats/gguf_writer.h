@@ -43,10 +43,12 @@ struct GgufTensorSource {
   std::string name;
   Shape shape;                                  // slowest axis first
   WeightFormat format = WeightFormat::float32;  // float32 or bfloat16
-  std::function<std::vector<float>()> values;   // asked for once, when the tensor is written
+  // Hands all values in order to the function it is given, in pieces; called once, when the tensor is written.
+  std::function<void(const std::function<void(std::span<const float>)>& put)> write;
 };
 
-// Atomic and durable; memory holds one tensor at a time. `progress` may be empty: called with the bytes written so far
+// Atomic and durable; memory holds one piece at a time. Error(internal) for a tensor of more or fewer values than its
+// shape has. `progress` may be empty: called with the bytes written so far
 // and in all.
 void write_gguf(const Path& path, const GgufFields& fields, std::span<const GgufTensorSource> tensors,
                 const std::function<void(std::uint64_t, std::uint64_t)>& progress = {});

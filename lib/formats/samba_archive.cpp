@@ -161,6 +161,13 @@ void SambaArchiveReader::check_arrays(const std::array<Index, kArchiveArrays>& c
     refuse("size", "it has " + std::to_string(file_.size()) + " bytes, its header says " + std::to_string(total));
   }
   counts_ = counts;
+  data_ = file_.position();
+}
+
+std::uint64_t SambaArchiveReader::array_offset(std::size_t array) const {
+  std::uint64_t offset = data_;
+  for (std::size_t before = 0; before < array; ++before) offset += byte_count(counts_[before]);
+  return offset;
 }
 
 void SambaArchiveReader::verify(std::size_t array, const std::string& digest) const {

@@ -53,6 +53,8 @@ class SambaArchiveReader {
   const nlohmann::json& state() const { return header_["state"]; }
   const nlohmann::json& array_entries() const { return header_["arrays"]; }
   std::uint64_t file_size() const { return file_.size(); }
+  // After check_arrays: where an array begins in the file.
+  std::uint64_t array_offset(std::size_t array) const;
 
   // Classes array_descriptor and size: the entries must be exactly those of arrays of these counts.
   void check_arrays(const std::array<Index, kArchiveArrays>& counts);
@@ -74,6 +76,7 @@ class SambaArchiveReader {
   Sha256 parameters_hash_;  // of what read_parameters has read
   nlohmann::json header_;
   std::array<Index, kArchiveArrays> counts_{};
+  std::uint64_t data_ = 0;  // where the arrays begin
 };
 
 }  // namespace samba

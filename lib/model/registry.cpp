@@ -25,10 +25,14 @@ Registry::Registry(const StackConfig& config) {
 }
 
 void Registry::add(std::string name, Shape shape) {
-  for (const Index size : shape) {
-    if (size > kMostParameters) refuse_value("the tensor " + name + " is too large: " + shape_text(shape));
+  Index size = 1;
+  for (const Index length : shape) {
+    if (length > kMostElements || size * length > kMostElements) {
+      refuse_value("the tensor " + name + " would have more than " + std::to_string(kMostElements) +
+                   " elements: " + shape_text(shape));
+    }
+    size *= length;
   }
-  const Index size = element_count(shape);
   if (size > kMostParameters - total_) {
     refuse_value("the stack would have more than " + std::to_string(kMostParameters) + " parameters at " + name + " " +
                  shape_text(shape));

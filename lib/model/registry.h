@@ -22,10 +22,11 @@ struct ParameterTensor {
 
 class Registry {
  public:
-  // Error(value) when the stack would have more than 2,147,483,647 parameters.
+  // Error(value) when a tensor would have more than kMostElements, or the stack more than kMostParameters elements.
   explicit Registry(const StackConfig& config);
 
-  static constexpr Index kMostParameters = 2147483647;
+  static constexpr Index kMostElements = 2147483647;
+  static constexpr Index kMostParameters = Index{1} << 40;
 
   const std::vector<ParameterTensor>& tensors() const { return tensors_; }
   Index total() const { return total_; }  // P, elements of the flat buffer

@@ -170,4 +170,18 @@ void expand_block_row(WeightFormat format, const std::byte* row, std::int64_t co
   }
 }
 
+bool block_row_is_finite(WeightFormat format, const std::byte* row, std::int64_t columns) {
+  const BlockLayout layout = block_layout(format);
+  const bool two = format == WeightFormat::q4_1 || format == WeightFormat::q5_1 || format == WeightFormat::q4_k ||
+                   format == WeightFormat::q5_k;
+  const std::size_t first = format == WeightFormat::q6_k ? 208 : 0;
+  const unsigned exponent = format == WeightFormat::bfloat16 ? 0x7F80U : 0x7C00U;  // of what is not finite
+  const auto finite = [exponent](Bytes at) { return (word16(at) & exponent) != exponent; };
+  Bytes block = reinterpret_cast<Bytes>(row) + first;
+  for (std::int64_t i = 0; i < columns; i += layout.values, block += layout.bytes) {
+    if (!finite(block) || (two && !finite(block + 2))) return false;
+  }
+  return true;
+}
+
 }  // namespace samba

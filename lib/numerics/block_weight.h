@@ -29,6 +29,10 @@ std::size_t block_row_bytes(WeightFormat format, std::int64_t columns);
 // values[columns] = the row, not flushed (only bfloat16 can hold a subnormal of float32).
 void expand_block_row(WeightFormat format, const std::byte* row, std::int64_t columns, float* values);
 
+// Whether every value of a row is finite. A finite scale makes finite values of whatever codes stand beside it, one
+// that is not finite makes none, so that only the scales are looked at.
+bool block_row_is_finite(WeightFormat format, const std::byte* row, std::int64_t columns);
+
 // A half as a float: exact. Subnormal halves are normal floats; a NaN stays one with its payload.
 SAMBA_HOST_DEVICE constexpr float half_value(std::uint16_t half) {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000U) << 16;

@@ -31,6 +31,8 @@ class CheckpointSource {
   const SambaConfig& config() const { return config_; }
   const Registry& registry() const { return *registry_; }
 
+  // Of a streamed archive: where an array begins in the file.
+  std::uint64_t array_offset(std::size_t array) const { return archive_->array_offset(array); }
   // Delivers the arrays, all verified when this returns. An empty destination drops its array.
   void read_arrays(const std::array<PieceWriter, kArchiveArrays>& destinations, const FileProgress& progress);
   // The same for the parameters alone, in steps and in order; verified when finish() returns.

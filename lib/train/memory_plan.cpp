@@ -19,15 +19,16 @@ constexpr std::size_t kEnough = std::size_t{1} << 44;
 // Weights of the right shapes and formats that are never read.
 class ShapesOnly final : public WeightSource {
  public:
-  ShapesOnly(const Registry& registry, WeightFormat format) : registry_(registry), format_(format) {}
-  WeightFormat format() const override { return format_; }
+  ShapesOnly(const Registry& registry, const InferenceCall& call) : registry_(registry), call_(call) {}
+  WeightFormat format() const override { return call_.format; }
   ConstWeight open(std::size_t index) override {
     const Shape& shape = registry_.tensors()[index].shape;
-    const bool cells = format_ == WeightFormat::bfloat16 || format_ == WeightFormat::int8;
-    const bool packed_here = shape.size() == 2 && (cells || shape[1] % kLongestBlock == 0);
-    if (format_ == WeightFormat::float32 || !packed_here) return ConstArray{DType::float32, shape, nullptr};
+    const WeightFormat format = call_.formats.empty() ? call_.format : call_.formats[index];
+    const bool cells = format == WeightFormat::bfloat16 || format == WeightFormat::int8;
+    const bool fits = shape.size() == 2 && (cells || !call_.formats.empty() || shape[1] % kLongestBlock == 0);
+    if (format == WeightFormat::float32 || !fits) return ConstArray{DType::float32, shape, nullptr};
     ConstPackedWeight packed;
-    packed.format = format_;
+    packed.format = format;
     packed.rows = shape[0];
     packed.columns = shape[1];
     return packed;
@@ -36,7 +37,7 @@ class ShapesOnly final : public WeightSource {
 
  private:
   const Registry& registry_;
-  WeightFormat format_;
+  const InferenceCall& call_;
 };
 
 // The scratch memory of calls: that of the stack, and what they allocate beside it.
@@ -55,7 +56,7 @@ MemoryPlan plan_inference(Executor& executor, const StackConfig& config, const I
   const std::unique_ptr<DryExecutor> dry = make_dry_executor(executor);
   DryMemory& memory = dry->dry_memory();
   const Registry registry(config);
-  ShapesOnly weights(registry, call.format);
+  ShapesOnly weights(registry, call);
   SambaStack stack(*dry, config, weights);
   MemoryPlan plan;
   plan.weights = memory.live();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "samba/kernels/executor.h"
 #include "samba/model/stack_config.h"
@@ -24,13 +25,13 @@ struct MemoryPlan {
   std::uint64_t total() const { return weights + panels + moments + gradients + states + workspace; }
 };
 
-// Decoding `batch` rows of up to `positions` tokens, their prompts read in calls of at most `chunk` tokens. `format`:
-// of the matrices.
+// Decoding `batch` rows of up to `positions` tokens, their prompts read in calls of at most `chunk` tokens.
 struct InferenceCall {
-  WeightFormat format = WeightFormat::float32;
+  WeightFormat format = WeightFormat::float32;  // of the matrices
   Index batch = 1;
   Index positions = 1024;
   Index chunk = 512;
+  std::vector<WeightFormat> formats = {};  // of every tensor of the registry, where they differ; empty: `format`
 };
 MemoryPlan plan_inference(Executor& executor, const StackConfig& config, const InferenceCall& call);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
@@ -106,23 +107,22 @@ void refuse_non_finite(const Path& path, const std::string& name, const ConstWei
   refuse_found(first_non_finite(source.dtype, source.shape, raw));
 }
 
-ArrayMap take_moments(SafetensorsFile file, const Path& path, const Registry& registry, OptimizerKind kind) {
-  ArrayMap moments;
+// The moments of a file, checked: views of `arrays`.
+ConstArrayMap find_moments(ConstArrayMap arrays, const Path& path, const Registry& registry, OptimizerKind kind) {
+  ConstArrayMap moments;
   for (const MomentSpec& spec : moment_specs(registry, kind)) {
-    const auto found = file.tensors.find(spec.name);
-    if (found == file.tensors.end()) refuse(path, "the tensor " + spec.name + " is missing");
-    Array& array = found->second;
-    if (array.dtype() != spec.dtype || array.shape() != spec.shape) {
+    const auto found = arrays.find(spec.name);
+    if (found == arrays.end()) refuse(path, "the tensor " + spec.name + " is missing");
+    const ConstArray array = found->second;
+    if (array.dtype != spec.dtype || array.shape != spec.shape) {
       refuse(path, "the tensor " + spec.name + " must be " + std::string(dtype_name(spec.dtype)) + " " +
-                       shape_text(spec.shape) + ", got " + std::string(dtype_name(array.dtype())) + " " +
-                       shape_text(array.shape()));
+                       shape_text(spec.shape) + ", got " + std::string(dtype_name(array.dtype)) + " " +
+                       shape_text(array.shape));
     }
-    moments.emplace(spec.name, std::move(array));
-    file.tensors.erase(found);
+    moments.emplace(spec.name, array);
+    arrays.erase(found);
   }
-  if (!file.tensors.empty()) {
-    refuse(path, "the tensor " + file.tensors.begin()->first + " is none of this model");
-  }
+  if (!arrays.empty()) refuse(path, "the tensor " + arrays.begin()->first + " is none of this model");
   return moments;
 }
 
@@ -225,10 +225,35 @@ StoredModel read_model_folder(const Path& folder, Reading reading) {
   model.trainable = moments;
   if (moments) model.file_bytes += fs::file_size(optimizer_path);
   if (model.state.training) {
-    model.moments =
-        take_moments(read_safetensors(optimizer_path), optimizer_path, registry, model.state.training->optimizer.kind);
+    SafetensorsFile file = read_safetensors(optimizer_path);
+    find_moments({file.tensors.begin(), file.tensors.end()}, optimizer_path, registry,
+                 model.state.training->optimizer.kind);
+    model.moments = std::move(file.tensors);
   }
   return model;
+}
+
+std::shared_ptr<const MappedFolder> map_model_folder(const Path& folder, Reading reading) {
+  const Path config_path = folder / "config.json";
+  const Path model_path = folder / "model.safetensors";
+  const Path optimizer_path = folder / "optimizer.safetensors";
+  const auto mapped = std::make_shared<MappedFolder>();
+  mapped->description = read_description(config_path);
+  mapped->trainable = fs::exists(optimizer_path);
+  mapped->model = MappedFile(model_path);
+  const ConstArrayMap arrays = index_safetensors(mapped->model.bytes(), model_path.string()).tensors;
+  if (!is_aligned(arrays)) return nullptr;
+  mapped->state =
+      read_folder_state(mapped->description, config_path.string(), reading, packed_formats(arrays), mapped->trainable);
+  const Registry registry(mapped->state.config);
+  mapped->weights = find_weights(arrays, model_path, registry);
+  mapped->file_bytes = fs::file_size(config_path) + fs::file_size(model_path);
+  if (mapped->trainable) mapped->file_bytes += fs::file_size(optimizer_path);
+  if (!mapped->state.training) return mapped;
+  mapped->optimizer = MappedFile(optimizer_path);
+  mapped->moments = find_moments(index_safetensors(mapped->optimizer.bytes(), optimizer_path.string()).tensors,
+                                 optimizer_path, registry, mapped->state.training->optimizer.kind);
+  return is_aligned(mapped->moments) ? mapped : nullptr;
 }
 
 void check_new_folder(const Path& folder) {
@@ -250,8 +275,8 @@ namespace {
 // The weights of a folder where they lie in the mapped file; pages go when they were read.
 class MappedWeights final : public WeightSource {
  public:
-  MappedWeights(const MappedFile& file, const Path& path, const ConstWeightMap& weights, const Registry& registry)
-      : file_(file), path_(path), weights_(weights), registry_(registry) {}
+  MappedWeights(const MappedFile& file, Path path, const ConstWeightMap& weights, const Registry& registry)
+      : file_(file), path_(std::move(path)), weights_(weights), registry_(registry) {}
   WeightFormat format() const override { return weight_format(weights_); }
   ConstWeight open(std::size_t index) override {
     const std::string& name = registry_.tensors()[index].name;
@@ -267,7 +292,7 @@ class MappedWeights final : public WeightSource {
 
  private:
   const MappedFile& file_;
-  const Path& path_;
+  Path path_;
   const ConstWeightMap& weights_;
   const Registry& registry_;
 };
@@ -275,20 +300,14 @@ class MappedWeights final : public WeightSource {
 }  // namespace
 
 std::unique_ptr<SambaStack> load_folder_for_inference(Executor& executor, const Path& folder) {
-  const Path config_path = folder / "config.json";
-  const Path model_path = folder / "model.safetensors";
-  const MappedFile file(model_path);
-  const ConstArrayMap arrays = index_safetensors(file.bytes(), model_path.string()).tensors;
-  if (!is_aligned(arrays)) {
+  const auto mapped = map_model_folder(folder, Reading::inference);
+  if (mapped == nullptr) {
     const StoredModel model = read_model_folder(folder, Reading::inference);
     return std::make_unique<SambaStack>(executor, model.state.config, model.weights, SambaStack::Use::inference);
   }
-  const ModelState state = read_folder_state(read_description(config_path), config_path.string(), Reading::inference,
-                                             packed_formats(arrays), fs::exists(folder / "optimizer.safetensors"));
-  const Registry registry(state.config);
-  const ConstWeightMap weights = find_weights(arrays, model_path, registry);
-  MappedWeights source(file, model_path, weights, registry);
-  return std::make_unique<SambaStack>(executor, state.config, source);
+  const Registry registry(mapped->state.config);
+  MappedWeights source(mapped->model, folder / "model.safetensors", mapped->weights, registry);
+  return std::make_unique<SambaStack>(executor, mapped->state.config, source);
 }
 
 }  // namespace samba

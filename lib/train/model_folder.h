@@ -13,6 +13,7 @@
 #include <string>
 
 #include "samba/core/files.h"
+#include "samba/core/mapped_file.h"
 #include "samba/kernels/executor.h"
 #include "samba/model/samba_stack.h"
 #include "samba/train/stored_model.h"
@@ -25,6 +26,19 @@ bool is_model_folder(const Path& folder);
 // Refused: a file, tensor or field that is missing or too many, another shape or dtype, a value that is not finite
 // (Error(corrupt)); the message names it.
 StoredModel read_model_folder(const Path& folder, Reading reading);
+
+// The same with every tensor where it lies in its mapped file. Null when one of them is not aligned for its type.
+// Whether values are finite is for the caller to look at.
+struct MappedFolder {
+  std::uint64_t file_bytes = 0;  // of all files
+  nlohmann::json description;    // the state of config.json
+  ModelState state;
+  bool trainable = false;
+  MappedFile model, optimizer;
+  ConstWeightMap weights;  // of the registry
+  ConstArrayMap moments;   // when they were asked for
+};
+std::shared_ptr<const MappedFolder> map_model_folder(const Path& folder, Reading reading);
 
 inline constexpr const char* kFolderFormat = "samba.folder.v1";
 

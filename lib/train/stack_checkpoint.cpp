@@ -114,6 +114,11 @@ WeightFormat StackCheckpointReader::format() const {
 
 Weight StackCheckpointReader::weight(std::size_t index) {
   const StackTensor& tensor = archive_.parameters()[index];
+  if (tensor.dtype == DType::float32) {
+    Array values(tensor.dtype, tensor.shape);
+    archive_.read(tensor, {static_cast<std::byte*>(values.data()), values.byte_size()});
+    return values;
+  }
   return weight_of_raw(tensor.dtype, tensor.shape, archive_.read(tensor));
 }
 

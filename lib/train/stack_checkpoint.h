@@ -32,6 +32,7 @@ class StackCheckpointReader {
   WeightMap weights();
   // All raw bytes of a tensor of archive(), verified.
   std::vector<std::byte> read(const StackTensor& tensor) { return archive_.read(tensor); }
+  void read(const StackTensor& tensor, std::span<std::byte> raw) { archive_.read(tensor, raw); }
 
  private:
   [[noreturn]] void refuse(const char* error_class, const std::string& reason) const;
