@@ -234,6 +234,7 @@ StoredModel read_model_folder(const Path& folder, Reading reading) {
 }
 
 std::shared_ptr<const MappedFolder> map_model_folder(const Path& folder, Reading reading) {
+  check_hashes(folder, HashedFiles::weights);
   const Path config_path = folder / "config.json";
   const Path model_path = folder / "model.safetensors";
   const Path optimizer_path = folder / "optimizer.safetensors";
