@@ -1,7 +1,7 @@
 // One form of a model into another (samba/convert/model_source.h says which forms there are). The weights may be
 // rounded to a packed format, which is the one loss there can be; a model rounded so is for inference only.
 //
-// Tensors go through one at a time: memory holds one of them as it was read and as it is written.
+// Tensors go through one at a time and in pieces: memory holds one of them at most, and the buffer it is written from.
 #pragma once
 
 #include <functional>
