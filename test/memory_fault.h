@@ -31,6 +31,7 @@ class MemoryFaults {
   }
   // The call with this number fails, and with `from` every later one.
   void fail_call(const std::string& call, long number, bool from, FaultCounts& counts) {
+    begun_ = true;  // nothing fails earlier
     check(
         call + " " + std::to_string(number) + (from ? " and all behind it" : ""), [&] { preload(call, number, from); },
         counts);
@@ -81,8 +82,9 @@ class MemoryFaults {
     lay();
     const Contents before = outputs();
     const CommandResult result = run(prepare);
-    // The system's loader, before samba begins.
-    if (result.code == 127) return;
+    // The system's loader, and what libraries do before samba begins.
+    begun_ = begun_ || result.code == 0 || result.code == 4;
+    if (!begun_ && (result.code == 127 || result.code >= 128)) return;
     INFO(scenario_.name << ": " << what << ": exit " << result.code << ": " << result.err);
     ++counts.injected;
     CHECK((result.code == 0 || result.code == 4));
@@ -107,6 +109,7 @@ class MemoryFaults {
 
   FaultScenario scenario_;
   TemporaryFolder folder_;
+  bool begun_ = false;
   Contents wanted_;
 };
 

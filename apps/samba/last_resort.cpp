@@ -31,18 +31,24 @@ void on_failed_allocation() {
   throw std::bad_alloc();
 }
 
-// A destructor of a JSON value allocates, and may not throw.
+// Some that may not throw allocate: a destructor of a JSON value, parts of the standard library. The exception is not
+// always to be seen here, but where an allocation has failed before, it was that.
 void on_terminate() {
+  bool out_of_memory = reserve == nullptr;
   try {
     if (const std::exception_ptr failure = std::current_exception()) std::rethrow_exception(failure);
   } catch (const std::bad_alloc&) {
-    std::free(reserve);
-    remove_temporaries(true);
-    end("samba: out of memory\n");
+    out_of_memory = true;
   } catch (...) {
   }
-  std::abort();
+  if (!out_of_memory) std::abort();
+  std::free(reserve);
+  remove_temporaries(true);
+  end("samba: out of memory\n");
 }
+
+// Before other objects of the program are made, which takes memory too.
+[[gnu::constructor(101)]] void prepare_early() { std::set_terminate(on_terminate); }
 
 void on_lost_page(int) {
   remove_temporaries(false);

@@ -291,8 +291,8 @@ Path RunFolder::add_checkpoint(Index step, const CheckpointConfig& keep, Sidecar
 
 std::vector<Index> RunFolder::checkpoint_steps() const {
   std::vector<Index> steps;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder_ / "checkpoints", error)) {
+  if (!fs::is_directory(folder_ / "checkpoints")) return steps;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_ / "checkpoints")) {
     const Index step = step_of(entry.path().filename());
     if (step >= 0) steps.push_back(step);
   }

@@ -113,11 +113,12 @@ bool is_run(const Path& path) { return fs::is_directory(path) && fs::exists(path
 
 std::map<std::string, std::string> sidecar_digests(const Path& run) {
   std::map<std::string, std::string> digests;  // "step-00000020" -> SHA-256
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(run / "checkpoints", ignored)) {
+  if (!fs::is_directory(run / "checkpoints")) return digests;
+  for (const auto& entry : fs::directory_iterator(run / "checkpoints")) {
     if (entry.path().extension() != ".json") continue;
     const json beside = parse_bounded(read_file(entry.path(), 1 << 20));
-    if (beside.is_object() && beside.contains("sha256")) digests[entry.path().stem()] = beside["sha256"];
+    if (beside.is_object() && beside.value("sha256", json()).is_string())
+      digests[entry.path().stem()] = beside["sha256"];
   }
   return digests;
 }
