@@ -53,7 +53,7 @@ def float64_only():
 
 
 def transformer(
-    family, options, *, name=None, width=24, heads=4, kv_heads=2, intermediate=20, length=9, prefix=5, gradients=False,
+    family, options, *, name=None, width=24, heads=4, kv_heads=2, intermediate=20, length=9, prefix=5, gradients=True,
     **config
 ):
     """A decoder layer of heads * head_dim == width. `options`: those of samba's transformer block beside the heads."""
@@ -94,7 +94,7 @@ LLAMA3 = {
 # What samba calls rmsnorm_offset is the norm of Gemma, geglu_tanh its activation "gelu_pytorch_tanh"; gelu_tanh is
 # Starcoder2's. Mistral's sliding_window W means the last W positions, the token itself included, as samba's `window`.
 FAMILIES = [
-    transformer("Llama", {}, gradients=True, rms_norm_eps=1e-6, rope_parameters=rope()),
+    transformer("Llama", {}, rms_norm_eps=1e-6, rope_parameters=rope()),
     transformer(
         "Llama",
         {
@@ -121,7 +121,7 @@ FAMILIES = [
         mlp_bias=True,
         rope_parameters=rope("linear", factor=4.0),
     ),
-    transformer("Mistral", {"window": 4}, gradients=True, length=13, prefix=6, sliding_window=4, head_dim=6,
+    transformer("Mistral", {"window": 4}, length=13, prefix=6, sliding_window=4, head_dim=6,
                 rms_norm_eps=1e-6, rope_parameters=rope()),
     transformer("Qwen2", {"qkv_bias": True, "rope_theta": 1000000.0, "norm_eps": 1e-6}, rms_norm_eps=1e-6,
                 rope_parameters=rope(theta=1000000.0)),
@@ -191,7 +191,7 @@ FAMILIES = [
 ]
 
 
-def model(name, family, layer, options, *, gradients=False, length=8, prefix=5, **config):
+def model(name, family, layer, options, *, gradients=True, length=8, prefix=5, **config):
     """A causal language model of two equal layers. `layer`, `options`: those of samba's configuration."""
     return {
         "name": name,
@@ -215,7 +215,6 @@ MODELS = [
         "Llama",
         {"kind": "transformer", "n_heads": 4, "n_kv_heads": 2, "intermediate": 20},
         {"tie_embeddings": False, "norm_eps": 1e-6},
-        gradients=True,
         hidden_size=24,
         num_attention_heads=4,
         num_key_value_heads=2,
@@ -263,7 +262,6 @@ MODELS = [
         "Mamba",
         {"kind": "mamba1"},
         {"norm_eps": 1e-5},
-        gradients=True,
         hidden_size=16,
         state_size=16,
         use_mambapy=False,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernel_twins.h"
+#include "samba/kernels/extended_gradients.h"
 #include "samba/numerics/elementary.h"
 
 namespace samba {
@@ -90,7 +91,11 @@ TEST_CASE("sums, flushes and the gated unit give the reference's bits, also in p
       const Values d_gated = draws.values(n, kind);
       check_twins([&](Executor& executor) {
         ElementwiseKernels& kernels = executor.elementwise();
-        Results r(8, Values(n));
+        auto& slopes = dynamic_cast<ActivationGradients&>(kernels);
+        Results r(10, Values(n));
+        slopes.unary_backward(UnaryFunction::gelu, n, gate.data(), d_gated.data(), r[8].data());
+        r[9] = d_gated;
+        slopes.unary_backward(UnaryFunction::gelu_tanh, n, gate.data(), r[9].data(), r[9].data());
         kernels.add(n, gate.data(), up.data(), r[0].data());
         kernels.flush(n, gate.data(), r[1].data());
         r[2] = gate;
@@ -163,6 +168,7 @@ TEST_CASE("norms give the reference's bits for any number of rows and columns") 
       const Values weight = draws.values(width, kind), bias = draws.values(width, kind);
       check_twins([&](Executor& executor) {
         NormKernels& norm = executor.norm();
+        auto& extended = dynamic_cast<NormGradients&>(norm);
         Results r(8, Values(rows * width));
         Results row_values(4, Values(rows));
         Results column_values(4, Values(width));
@@ -186,6 +192,46 @@ TEST_CASE("norms give the reference's bits for any number of rows and columns") 
         norm.layer_norm_forward(rows, width, eps, x.data(), nullptr, nullptr, r.back().data());
         r.emplace_back(rows * width);
         norm.layer_norm_backward(rows, width, eps, x.data(), nullptr, dy.data(), r.back().data(), nullptr, nullptr);
+        for (const bool with_bias : {false, true}) {
+          r.push_back(dy);
+          Values d_weight(width), d_bias(width);
+          std::fill(d_bias.data(), d_bias.data() + width, 0.0F);
+          extended.layer_norm_block_backward(rows, width, eps, x.data(), weight.data(), r.back().data(),
+                                             r.back().data(), d_weight.data(), with_bias ? d_bias.data() : nullptr);
+          r.insert(r.end(), {d_weight, d_bias});
+        }
+        return r;
+      });
+    }
+  }
+}
+
+TEST_CASE("the gradient of a norm over heads gives the reference's bits; of one head it is that of the plain norm") {
+  Draws draws(8);
+  const Index shapes[][3] = {{1, 1, 1}, {1, 3, 130}, {5, 2, 7}, {17, 4, 16}, {131, 3, 8}, {200, 1, 33}};
+  for (const auto& [rows, heads, width] : shapes) {
+    for (const Draw kind : kKinds) {
+      INFO(rows << " x " << heads << " x " << width << ", kind " << static_cast<int>(kind));
+      const Index n = rows * heads * width;
+      const Values x = draws.values(n, kind), dy = draws.values(n, kind), weight = draws.values(width, kind);
+      check_twins([&, rows = rows, heads = heads, width = width](Executor& executor) {
+        NormKernels& norm = executor.norm();
+        auto& extended = dynamic_cast<NormGradients&>(norm);
+        Results r;
+        for (const bool offset : {false, true}) {
+          r.push_back(dy);
+          Values d_weight(width);
+          extended.rms_norm_heads_backward(rows, heads, width, 1e-5F, offset, x.data(), weight.data(), r.back().data(),
+                                           r.back().data(), d_weight.data());
+          r.push_back(d_weight);
+        }
+        if (heads == 1) {
+          Values dx(n), d_weight(width);
+          norm.rms_norm_backward(rows, width, 1e-5F, x.data(), weight.data(), dy.data(), dx.data(), d_weight.data(),
+                                 nullptr);
+          CHECK(bits_equal(r[0], dx));
+          CHECK(bits_equal(r[1], d_weight));
+        }
         return r;
       });
     }

@@ -37,13 +37,11 @@ inline StackConfig small_general_config(const std::string& changes = "{}") {
 // Name and configuration of every shipped file that states a general stack.
 inline std::vector<std::pair<std::string, StackConfig>> shipped_general_stacks() {
   std::vector<std::pair<std::string, StackConfig>> stacks;
-  for (const char* folder : {"configs", "configs/inference"}) {
-    for (const auto& entry : std::filesystem::directory_iterator(Path(SAMBA_SOURCE_DIR) / folder)) {
-      if (entry.path().extension() != ".json" || entry.path().filename() == "schema.json") continue;
-      const nlohmann::json file = parse_json(read_file(entry.path()), entry.path().string());
-      if (!file["model"].contains("layers") || !file["model"]["layers"][0].is_object()) continue;
-      stacks.emplace_back(entry.path().filename().string(), stack_config_from_json(file["model"], "/model"));
-    }
+  for (const auto& entry : std::filesystem::directory_iterator(Path(SAMBA_SOURCE_DIR) / "configs")) {
+    if (entry.path().extension() != ".json" || entry.path().filename() == "schema.json") continue;
+    const nlohmann::json file = parse_json(read_file(entry.path()), entry.path().string());
+    if (!file["model"].contains("layers") || !file["model"]["layers"][0].is_object()) continue;
+    stacks.emplace_back(entry.path().filename().string(), stack_config_from_json(file["model"], "/model"));
   }
   std::sort(stacks.begin(), stacks.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   return stacks;

@@ -95,7 +95,7 @@ TEST_CASE("The loss of a model and its gradients are those of the Hugging Face m
       CHECK(compared == stack.registry().tensors().size());
     }
   }
-  CHECK(models == 2 * every_executor().size());
+  CHECK(models == 4 * every_executor().size());
 }
 
 TEST_CASE("A model with another scale, norm or head lies far outside the bound") {

@@ -9,6 +9,7 @@
 #include "bits.h"
 #include "samba/backends/registry.h"
 #include "samba/kernels/executor.h"
+#include "samba/kernels/extended_gradients.h"
 #include "samba/numerics/philox.h"
 
 namespace samba {
@@ -198,7 +199,9 @@ void clear_unspecified_scores(const Case& c, Floats& scores) {
   }
 }
 
-Arrays run(Executor& executor, const Case& c, bool backward, std::map<std::string, Floats>& drawn) {
+enum class Run { forward, backward, backward_products };  // the last of samba.fp32.v2
+
+Arrays run(Executor& executor, const Case& c, Run what, std::map<std::string, Floats>& drawn) {
   Arrays arrays;
   arrays.drawn = &drawn;
   const Mamba3Call call = make_call(c, arrays, !c.state);
@@ -208,10 +211,14 @@ Arrays run(Executor& executor, const Case& c, bool backward, std::map<std::strin
   kernels.rotate(call);
   kernels.weigh(call);
   kernels.scan(call);
-  if (backward) {
+  if (what != Run::forward) {
     const Mamba3Gradients gradients = make_gradients(c, arrays);
     kernels.gate_backward(call, gradients);
-    kernels.scan_backward(call, gradients);
+    if (what == Run::backward) {
+      kernels.scan_backward(call, gradients);
+    } else {
+      dynamic_cast<Mamba3Products&>(kernels).scan_backward_products(call, gradients);
+    }
     kernels.rotate_backward(call, gradients);
     kernels.tokens_backward(call, gradients);
   }
@@ -224,16 +231,16 @@ Arrays run(Executor& executor, const Case& c, bool backward, std::map<std::strin
   return arrays;
 }
 
-void compare_twins(const Case& c, bool backward) {
+void compare_twins(const Case& c, Run what) {
   const std::unique_ptr<Executor> reference = make_executor("reference", {});
   std::map<std::string, Floats> drawn;
-  const Arrays want = run(*reference, c, backward, drawn);
+  const Arrays want = run(*reference, c, what, drawn);
   for (const std::string& set : instruction_sets()) {
     // The scalar fallback is slow: one number of threads is enough where there are many steps.
-    const bool slow = set == "scalar" && backward && c.batch * c.heads * c.tokens > 100;
+    const bool slow = set == "scalar" && what != Run::forward && c.batch * c.heads * c.tokens > 100;
     for (int threads = slow ? 3 : 1; threads <= 3; ++threads) {
       const std::unique_ptr<Executor> cpu = make_executor("cpu", {.threads = threads, .instruction_set = set});
-      const Arrays got = run(*cpu, c, backward, drawn);
+      const Arrays got = run(*cpu, c, what, drawn);
       for (const auto& [name, values] : want.pieces) {
         INFO(describe(c) << ", " << set << ", threads " << threads << ": " << name);
         CHECK(bits_equal(got.pieces.at(name), values));
@@ -248,7 +255,7 @@ TEST_CASE("the forward of a zero state gives the reference's bits in every array
   for (const Values kind : kKinds) {
     for (const Case& c : {Case{1, 1, 1, kind}, Case{2, 3, 5, kind}, Case{1, 2, 64, kind}, Case{3, 1, 66, kind},
                           Case{1, 5, 131, kind}, Case{1, 1, 200, kind}}) {
-      compare_twins(c, false);
+      compare_twins(c, Run::forward);
     }
   }
 }
@@ -256,28 +263,31 @@ TEST_CASE("the forward of a zero state gives the reference's bits in every array
 TEST_CASE("a call that continues a state gives the reference's bits, wherever the buffered rows end") {
   for (const Values kind : kKinds) {
     for (const Index buffered : {0, 1, 31, 62, 63, 64}) {
-      for (const Index tokens : {1, 3}) compare_twins({1, 1, tokens, kind, buffered, true}, false);
+      for (const Index tokens : {1, 3}) compare_twins({1, 1, tokens, kind, buffered, true}, Run::forward);
     }
-    compare_twins({2, 1, 70, kind, 33, true}, false);
-    compare_twins({2, 3, 1, kind, 40, true}, false);
-    compare_twins({1, 2, 140, kind, 7, true}, false);
+    compare_twins({2, 1, 70, kind, 33, true}, Run::forward);
+    compare_twins({2, 3, 1, kind, 40, true}, Run::forward);
+    compare_twins({1, 2, 140, kind, 7, true}, Run::forward);
   }
 }
 
 TEST_CASE("input states enter the first chunk with the reference's bits") {
   for (const Values kind : kKinds) {
-    for (const Index tokens : {1, 64, 130}) compare_twins({1, 2, tokens, kind, 0, true, true}, false);
+    for (const Index tokens : {1, 64, 130}) compare_twins({1, 2, tokens, kind, 0, true, true}, Run::forward);
   }
 }
 
 TEST_CASE("the backward gives the reference's bits in every array") {
-  for (const Values kind : kKinds) {
-    for (const Case& c : {Case{1, 1, 1, kind}, Case{2, 3, 5, kind}, Case{1, 2, 64, kind}, Case{1, 1, 67, kind}}) {
-      compare_twins(c, true);
+  for (const Run what : {Run::backward, Run::backward_products}) {
+    for (const Values kind : kKinds) {
+      for (const Case& c : {Case{1, 1, 1, kind}, Case{2, 3, 5, kind}, Case{1, 2, 64, kind}, Case{1, 1, 67, kind}}) {
+        compare_twins(c, what);
+      }
     }
   }
-  compare_twins({1, 1, 200, Values::ordinary}, true);  // suffix sums over four blocks
-  compare_twins({9, 2, 66, Values::ordinary}, true);   // more tail chains than a vector has lanes
+  compare_twins({1, 1, 200, Values::ordinary}, Run::backward_products);
+  compare_twins({1, 1, 200, Values::ordinary}, Run::backward);  // suffix sums over four blocks
+  compare_twins({9, 2, 66, Values::ordinary}, Run::backward);   // more tail chains than a vector has lanes
 }
 
 }  // namespace

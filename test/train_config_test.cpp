@@ -184,7 +184,9 @@ std::vector<json> full_configs() {
   json sgd = general;
   sgd["optimizer"]["kind"] = "sgd";
   std::vector<json> configs;
-  for (const json& config : {samba, general, sgd}) configs.emplace_back(resolved_json(parse_train_config(config, "/")));
+  json second_profile = general;
+  second_profile["model"]["profile"] = "samba.fp32.v2";
+  for (const json& config : {samba, general, sgd, second_profile}) configs.emplace_back(resolved_json(parse_train_config(config, "/")));
   return configs;
 }
 

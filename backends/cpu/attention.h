@@ -7,13 +7,14 @@
 
 #include "samba/backends/cpu/context.h"
 #include "samba/kernels/attention.h"
+#include "samba/kernels/extended_gradients.h"
 
 namespace samba::cpu {
 
 // Units a thread takes at least, so that starting threads does not cost more than they do: `steps` fused steps a unit.
 constexpr Index attention_grain(Index steps) { return 1 + 65536 / (steps + 1); }
 
-class AttentionCpu final : public AttentionKernels {
+class AttentionCpu final : public AttentionKernels, public SoftcapGradients {
  public:
   explicit AttentionCpu(Context& context) : context_(context) {}
 

@@ -39,12 +39,14 @@ struct Slot {
         weights(panel + width * kBlockRows),
         d_scores(weights + shape.queries * kBlockRows),
         padded_q(d_scores + shape.queries * kBlockRows),
-        padded_d_context(padded_q + kBlockRows * width) {}
+        padded_d_context(padded_q + kBlockRows * width),
+        squashed(shape.softcap ? padded_d_context + kBlockRows * width : nullptr) {}
 
   Index width;                         // head_dim in whole vectors
   float* panel;                        // [width][kBlockRows]
   float *weights, *d_scores;           // tiles [key][kBlockRows]
   float *padded_q, *padded_d_context;  // [kBlockRows][width], where head_dim is no whole number of vectors
+  float* squashed;                     // tile of the scores' tanh under a softcap
 };
 
 // Offsets and strides of one head in the arrays of a gradient.
@@ -73,7 +75,8 @@ void z_chains(const RowBlock& block, const float* weights, const float* d_weight
   keep(sum[1], z + kLanes);
 }
 
-// d_weights becomes d_masked = weight * (d_weight - z), then d_scores = d_masked * scale (step 11).
+// d_weights becomes d_masked = weight * (d_weight - z), then d_scores = d_masked * scale (step 11); under a softcap the
+// slope 1 - t * t of the cap comes between.
 void scores_gradient(const BlockCells& cells, const float* weights, const float* z, float scale,
                      const AttentionBackwardStages& stages) {
   const Lanes d;
@@ -84,6 +87,13 @@ void scores_gradient(const BlockCells& cells, const float* weights, const float*
     keep(flush_operand(d, hn::Mul(hn::LoadU(d, weights + i), centred)), cells.tile + i);
   }
   cells.record(stages.d_masked, false);
+  if (cells.squashed != nullptr) {
+    for (Index i = block.first * kBlockRows; i < block.end * kBlockRows; i += kLanes) {
+      const Vector t = hn::LoadU(d, cells.squashed + i);
+      const Vector slope = flush_operand(d, hn::Sub(hn::Set(d, 1.0F), flush_operand(d, hn::Mul(t, t))));
+      keep(flush_operand(d, hn::Mul(hn::LoadU(d, cells.tile + i), slope)), cells.tile + i);
+    }
+  }
   const Vector factor = hn::Set(d, scale);
   for (Index i = block.first * kBlockRows; i < block.end * kBlockRows; i += kLanes) {
     keep(flush_operand(d, hn::Mul(hn::LoadU(d, cells.tile + i), factor)), cells.tile + i);
@@ -125,9 +135,9 @@ void attention_backward_block(const AttentionGradient& gradient, const Attention
   const auto score = [&](float scale, Index first, Index end)
                          HWY_ATTR { product_panel(slot.panel, keys, shape.head_dim, scale, first, end, slot.weights); };
   softmax_block(shape, score, !masked_keys_are_harmless(shape.head_dim, query_peak, key_peak),
-                BlockCells{&block, slot.weights, shape.queries, stage_rows}, AttentionStages{});
+                BlockCells{&block, slot.weights, shape.queries, stage_rows, slot.squashed}, AttentionStages{});
 
-  const BlockCells cells{&block, slot.d_scores, shape.queries, stage_rows};
+  const BlockCells cells{&block, slot.d_scores, shape.queries, stage_rows, slot.squashed};
   fill_panel(d_contexts, shape.head_dim, slot.panel);
   product_panel(slot.panel, values, shape.head_dim, 1.0F, block.first, block.end, slot.d_scores);
   cells.record(gradient.stages.d_weights, false);
@@ -189,7 +199,7 @@ void attention_backward_store(const AttentionGradient& gradient, Index batch_row
 Index attention_backward_block_rows() { return kBlockRows; }
 
 Index attention_backward_slot_floats(const AttentionShape& shape) {
-  return (3 * round_up(shape.head_dim, kLanes) + 2 * shape.queries) * kBlockRows;
+  return (3 * round_up(shape.head_dim, kLanes) + (shape.softcap ? 3 : 2) * shape.queries) * kBlockRows;
 }
 
 Index attention_backward_sum_floats(const AttentionShape& shape) {  // of dk_sum alone

@@ -14,10 +14,9 @@ namespace samba::cpu::HWY_NAMESPACE::attention {
 using Functions = SimdLanes<Lanes>;
 constexpr float kMaskedBias = from_bits(0xFF7FFFFFU);  // -FLT_MAX
 
-// s -> tanh(s / cap) * cap
-HWY_INLINE Vector soft_cap(Vector score, Vector cap) {
+HWY_INLINE Vector squash(Vector score, Vector cap) {
   const Functions l;
-  return l.flush(l.mul(elementary::tanh(l, elementary::divide(l, score, cap)), cap));
+  return l.flush(elementary::tanh(l, elementary::divide(l, score, cap)));
 }
 
 // The running maximum of spec 10 section 2.10 where no value is -0: NaN is set apart.
@@ -33,12 +32,18 @@ struct Maximum {
   HWY_INLINE Vector result() const { return hn::IfThenElse(has_nan, hn::Set(Lanes(), kQuietNan), value); }
 };
 
+// s -> tanh(s / cap) * cap
+HWY_INLINE Vector soft_cap(Vector score, Vector cap) {
+  return flush_operand(Lanes(), hn::Mul(squash(score, cap), cap));
+}
+
 // A block's cells and where the stages of its rows go.
 struct BlockCells {
   const RowBlock* block;
-  float* tile;        // [key][kBlockRows]
-  Index span;         // S
-  const Index* rows;  // (batch row, head, query) of each block row as one number
+  float* tile;                // [key][kBlockRows]
+  Index span;                 // S
+  const Index* rows;          // (batch row, head, query) of each block row as one number
+  float* squashed = nullptr;  // under a softcap, where the tanh of each cell is wanted: a tile
 
   // stage[row][key]; where not `everything`, keys a row does not see hold +0.
   void record(float* stage, bool everything) const {
@@ -121,7 +126,9 @@ inline void softmax_block(const AttentionShape& shape, Score&& score, bool whole
   if (shape.softcap) {
     const Vector cap = splat(*shape.softcap);
     for (Index i = first * kBlockRows; i < end * kBlockRows; i += kLanes) {
-      keep(soft_cap(hn::LoadU(Lanes(), cells.tile + i), cap), cells.tile + i);
+      const Vector t = squash(hn::LoadU(Lanes(), cells.tile + i), cap);
+      if (cells.squashed != nullptr) keep(t, cells.squashed + i);
+      keep(flush_operand(Lanes(), hn::Mul(t, cap)), cells.tile + i);
     }
   }
   cells.record(stages.scores, true);

@@ -13,6 +13,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace samba::cpu::HWY_NAMESPACE {
 
+namespace elementary {
+#include "samba/numerics/gelu_slopes-inl.h"
+}  // namespace elementary
+
 using Tag = hn::ScalableTag<float>;
 using Lanes = SimdLanes<Tag>;
 
@@ -136,6 +140,17 @@ void map_softcap_backward(Index first, Index end, const float* squashed, const f
   });
 }
 
+void map_unary_backward(UnaryFunction function, Index first, Index end, const float* x, const float* dy, float* dx) {
+  const Lanes l{};
+  using F = Lanes::F;
+  if (function == UnaryFunction::gelu) {
+    return map(first, end, x, dy, dx,
+               [&](F v, F d) HWY_ATTR { return l.mul(l.flush(d), l.flush(elementary::gelu_slope(l, v))); });
+  }
+  map(first, end, x, dy, dx,
+      [&](F v, F d) HWY_ATTR { return l.mul(l.flush(d), l.flush(elementary::gelu_tanh_slope(l, v))); });
+}
+
 void map_swiglu(Index first, Index end, const float* gate, const float* up, float* act, float* gated) {
   const Lanes l{};
   over_vectors(l.d, first, end, [&](auto io, Index i) HWY_ATTR {
@@ -194,6 +209,7 @@ HWY_EXPORT(map_relu_backward);
 HWY_EXPORT(map_scale);
 HWY_EXPORT(map_softcap);
 HWY_EXPORT(map_softcap_backward);
+HWY_EXPORT(map_unary_backward);
 HWY_EXPORT(map_swiglu);
 HWY_EXPORT(map_swiglu_backward);
 HWY_EXPORT(find_non_finite);
@@ -269,6 +285,11 @@ void ElementwiseCpu::swiglu_backward(Index n, const float* gate, const float* up
   context_.parallel(n, kFunctionGrain, [&](Index first, Index end, int) {
     run(first, end, {gate, up, act, d_gated, d_act, d_up, d_gate});
   });
+}
+
+void ElementwiseCpu::unary_backward(UnaryFunction function, Index n, const float* x, const float* dy, float* dx) {
+  const auto run = SAMBA_CPU_KERNEL(context_, map_unary_backward);
+  context_.parallel(n, kFunctionGrain, [&](Index first, Index end, int) { run(function, first, end, x, dy, dx); });
 }
 
 void ElementwiseCpu::zero_padding(Index batch, Index length, Index width, const std::int32_t* lengths, float* x) {

@@ -3,6 +3,7 @@
 
 #include "samba/backends/cpu/context.h"
 #include "samba/kernels/elementwise.h"
+#include "samba/kernels/extended_gradients.h"
 
 namespace samba::cpu {
 
@@ -11,7 +12,7 @@ struct SwigluGradient {
   float *d_act, *d_up, *d_gate;
 };
 
-class ElementwiseCpu final : public ElementwiseKernels {
+class ElementwiseCpu final : public ElementwiseKernels, public ActivationGradients {
  public:
   explicit ElementwiseCpu(Context& context) : context_(context) {}
 
@@ -28,6 +29,7 @@ class ElementwiseCpu final : public ElementwiseKernels {
   void swiglu_forward(Index n, const float* gate, const float* up, float* act, float* gated) override;
   void swiglu_backward(Index n, const float* gate, const float* up, const float* act, const float* d_gated,
                        float* d_act, float* d_up, float* d_gate) override;
+  void unary_backward(UnaryFunction function, Index n, const float* x, const float* dy, float* dx) override;
   void zero_padding(Index batch, Index length, Index width, const std::int32_t* lengths, float* x) override;
   void copy_columns(Index rows, Index width, const float* from, Index from_stride, float* to, Index to_stride) override;
   Index first_non_finite(Index n, const float* x) override;

@@ -12,11 +12,12 @@
 #pragma once
 
 #include "samba/backends/cpu/context.h"
+#include "samba/kernels/extended_gradients.h"
 #include "samba/kernels/mamba3.h"
 
 namespace samba::cpu {
 
-class Mamba3Cpu final : public Mamba3Kernels {
+class Mamba3Cpu final : public Mamba3Kernels, public Mamba3Products {
  public:
   explicit Mamba3Cpu(Context& context) : context_(context) {}
 
@@ -27,6 +28,7 @@ class Mamba3Cpu final : public Mamba3Kernels {
   void scan(const Mamba3Call& call) override;
   void gate_backward(const Mamba3Call& call, const Mamba3Gradients& gradients) override;
   void scan_backward(const Mamba3Call& call, const Mamba3Gradients& gradients) override;
+  void scan_backward_products(const Mamba3Call& call, const Mamba3Gradients& gradients) override;
   void rotate_backward(const Mamba3Call& call, const Mamba3Gradients& gradients) override;
   void tokens_backward(const Mamba3Call& call, const Mamba3Gradients& gradients) override;
 

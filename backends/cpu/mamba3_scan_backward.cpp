@@ -3,53 +3,20 @@
 //   1. direct_part: the chunk's own part of the state gradient        3.6, into state_gradients
 //   2. carry_part:  state_gradients, chunks descending                 3.6, [b, c, h, 64, 128]: G
 //   3. chunk_part:  everything of the chunk but the tail chain         3.4, 3.5, 3.7 (1) to (4), 3.8
-//   4. tail_part:   the serial chains of 3.7 (5), one chunk a lane     mamba3_tail_chain.cpp
+//   4. tail_part:   the serial chains of 3.7 (5), one chunk a lane     mamba3_tail_chain.cpp; not of samba.fp32.v2
 //   5. decay_part:  d_dacs, d_adt_dacs, d_adt                          3.8, 3.11
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "samba/backends/cpu/mamba3_scan_backward.cpp"
 #include <hwy/foreach_target.h>
 // Highway wants its list of targets before anything else.
-#include "samba/backends/cpu/mamba3-inl.h"
-#include "samba/backends/cpu/mamba3.h"
+#include "samba/backends/cpu/mamba3_chunk-inl.h"
+#include "samba/backends/cpu/mamba3_chunk_products-inl.h"
 #include "samba/backends/cpu/mamba3_scan_backward.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace samba::cpu::HWY_NAMESPACE {
 namespace {
 using namespace mamba3_lanes;
-
-// Where the operands of one (batch, head, chunk) lie. Rows of [M, H, 128] are row_n() apart, of [M, H, 64] row_p().
-struct Chunk {
-  const Mamba3Call* call;
-  const Mamba3Gradients* g;
-  Index unit, batch, head, chunk;
-  Index real;
-  Index first;  // the chunk's first row of [M, H]
-
-  Index heads() const { return call->heads(); }
-  Index row(Index i) const { return first + i * heads(); }
-  Index row_n() const { return heads() * N; }
-  Index row_p() const { return heads() * P; }
-  const float* q() const { return call->current.q + first * N; }
-  const float* keys() const { return call->k_scaled + first * N; }
-  const float* v() const {
-    return call->current.v + (batch * call->tokens + chunk * Q) * call->current.v_stride + head * P;
-  }
-  const float* d_y() const { return g->d_skip + first * P; }
-  const float* decay() const { return call->decay + unit * Q * Q; }
-  const float* scores() const { return call->scores + unit * Q * Q; }
-  const float* dacs() const { return call->dacs + unit * Q; }
-  bool is_last() const { return chunk + 1 == call->chunks(); }
-  // The chunk's (64, 128) piece of an array (batch, C, H, 64, 128), `ahead` chunks further on.
-  Index state_piece(Index ahead) const { return ((batch * call->chunks() + chunk + ahead) * heads() + head) * P * N; }
-};
-
-Chunk make_chunk(const Mamba3Call& call, const Mamba3Gradients& g, Index unit) {
-  const Mamba3ChunkIndex at = mamba3_chunk_index(call, unit, call.chunks());
-  Chunk c{&call, &g, unit, at.batch, at.head, at.chunk, mamba3_real_rows(call, at.chunk), 0};
-  c.first = (at.batch * call.tokens + at.chunk * Q) * call.heads() + at.head;
-  return c;
-}
 
 // direct[p][n] = chain over the real rows of mad(dY[i][p], q_i[n] * exp(da_i), .)
 void direct_part(const Mamba3Call& call, const Mamba3Gradients& g, Index first, Index last, float* scratch) {
@@ -84,69 +51,6 @@ void carry_part(const Mamba3Call& call, const Mamba3Gradients& g, Index first, I
       });
     }
   }
-}
-
-// Scratch of one thread for one chunk.
-struct Pieces {
-  float* v;         // [64][64]
-  float* v_t;       // [64 p][64 j]
-  float* d_y_t;     // [64 p][64 i]
-  float* weights;   // [64][64] M
-  float* d_value;   // [64][64] dv_skip + dv16
-  float* scaled;    // [64][128] for the pair chains, then u of 3.7
-  float* state_t;   // [128][64] E transposed
-  float* no_state;  // [64][128] zeros: E of the last chunk
-  float* read;      // [64] exp(da_i)
-  float* left;      // [64] exp(da_63 - da_i)
-};
-constexpr Index kScratch = 5 * Q * P + 3 * Q * N + 2 * Q;
-
-Pieces make_pieces(float* scratch) {
-  Pieces s{};
-  const auto take = [&](Index count) {
-    float* piece = scratch;
-    scratch += count;
-    return piece;
-  };
-  s.v = take(Q * P);
-  s.v_t = take(Q * P);
-  s.d_y_t = take(Q * P);
-  s.weights = take(Q * P);
-  s.d_value = take(Q * P);
-  s.scaled = take(Q * N);
-  s.state_t = take(Q * N);
-  s.no_state = take(Q * N);
-  s.read = take(Q);
-  s.left = take(Q);
-  std::fill_n(s.no_state, P * N, 0.0F);
-  return s;
-}
-
-// v, its transpose, dY transposed, M and the chunk's exponentials.
-void gather(const Chunk& c, const Pieces& s) {
-  for (Index i = 0; i < Q; ++i) {
-    if (i < c.real) {
-      std::copy_n(c.v() + i * c.call->current.v_stride, P, s.v + i * P);
-    } else {
-      std::fill_n(s.v + i * P, P, 0.0F);
-    }
-  }
-  transpose(
-      Q, P, [&](Index i) { return s.v + i * P; }, s.v_t, Q);
-  transpose(
-      c.real, P, [&](Index i) { return c.d_y() + i * c.row_p(); }, s.d_y_t, Q);
-  for (Index i = 0; i < c.real; ++i) {
-    each_vector(Q, [&](Index j) {
-      const M below = hn::Lt(iota(j), constant(static_cast<float>(i)));
-      const V weight = mul(load(c.scores() + i * Q + j), load(c.decay() + i * Q + j));
-      store(select(below, weight, zero()), s.weights + i * Q + j);
-    });
-  }
-  const V last = broadcast(c.dacs() + Q - 1);
-  each_vector(Q, [&](Index i) {
-    store(exp(load(c.dacs() + i)), s.read + i);
-    store(exp(sub(last, load(c.dacs() + i))), s.left + i);
-  });
 }
 
 // scaled[j][n] = rows[j][n] * factor(j) for j < count
@@ -334,23 +238,33 @@ float last_tail(const Chunk& c, const Pieces& s) {
   return sum;
 }
 
-Index backward_scratch() { return kScratch; }
+Index backward_scratch() { return kPiecesFloats; }
 
-void chunk_part(const Mamba3Call& call, const Mamba3Gradients& g, Index first, Index last, float* scratch) {
+// `products`: samba.fp32.v2.
+void chunk_part(const Mamba3Call& call, const Mamba3Gradients& g, bool products, Index first, Index last,
+                float* scratch) {
   const Pieces s = make_pieces(scratch);
   for (Index unit = first; unit < last; ++unit) {
     const Chunk c = make_chunk(call, g, unit);
     gather(c, s);
-    for (Index i = 0; i < c.real; ++i) {
-      query_chain(c, s, i, g.d_q16 + c.row(i) * N);
-      key_chain(c, s, i, g.d_k16 + c.row(i) * N);
+    if (products) {
+      fill_pairs(c, s);
+      pair_products(c, s);
+      decay_sums_of_rows(c, s);
+    } else {
+      for (Index i = 0; i < c.real; ++i) {
+        query_chain(c, s, i, g.d_q16 + c.row(i) * N);
+        key_chain(c, s, i, g.d_k16 + c.row(i) * N);
+      }
+      decay_gradients(c, s);
+      decay_sums(c);
     }
     value_gradients(c, s);
-    decay_gradients(c, s);
-    decay_sums(c);
     state_queries(c, s);
     state_keys_and_values(c, s);
-    if (c.is_last()) {
+    if (products) {
+      add_tail_of_rows(c, s);
+    } else if (c.is_last()) {
       float& end = g.d_dacs_rec[c.row(c.real - 1)];
       end = samba::add(end, last_tail(c, s));
     }
@@ -387,23 +301,35 @@ HWY_EXPORT(chunk_part);
 HWY_EXPORT(decay_part);
 }  // namespace
 
-void Mamba3Cpu::scan_backward(const Mamba3Call& call, const Mamba3Gradients& gradients) {
+namespace {
+
+void scan_backward_of(Context& context, const Mamba3Call& call, const Mamba3Gradients& gradients, bool products) {
   const Index sequences = call.batch * call.heads();
   const Index units = sequences * call.chunks();
-  const Index floats = SAMBA_CPU_KERNEL(context_, backward_scratch)();
-  context_.parallel(units, 1, [&](Index first, Index last, int thread) {
-    SAMBA_CPU_KERNEL(context_, direct_part)(call, gradients, first, last, context_.scratch(thread, floats));
+  const Index floats = SAMBA_CPU_KERNEL(context, backward_scratch)();
+  context.parallel(units, 1, [&](Index first, Index last, int thread) {
+    SAMBA_CPU_KERNEL(context, direct_part)(call, gradients, first, last, context.scratch(thread, floats));
   });
-  context_.parallel(sequences, 1, [&](Index first, Index last, int) {
-    SAMBA_CPU_KERNEL(context_, carry_part)(call, gradients, first, last);
+  context.parallel(sequences, 1, [&](Index first, Index last, int) {
+    SAMBA_CPU_KERNEL(context, carry_part)(call, gradients, first, last);
   });
-  context_.parallel(units, 1, [&](Index first, Index last, int thread) {
-    SAMBA_CPU_KERNEL(context_, chunk_part)(call, gradients, first, last, context_.scratch(thread, floats));
+  context.parallel(units, 1, [&](Index first, Index last, int thread) {
+    SAMBA_CPU_KERNEL(context, chunk_part)(call, gradients, products, first, last, context.scratch(thread, floats));
   });
-  mamba3_tail_chains(context_, call, gradients);
-  context_.parallel(units, 1, [&](Index first, Index last, int) {
-    SAMBA_CPU_KERNEL(context_, decay_part)(call, gradients, first, last);
+  if (!products) mamba3_tail_chains(context, call, gradients);
+  context.parallel(units, 1, [&](Index first, Index last, int) {
+    SAMBA_CPU_KERNEL(context, decay_part)(call, gradients, first, last);
   });
+}
+
+}  // namespace
+
+void Mamba3Cpu::scan_backward(const Mamba3Call& call, const Mamba3Gradients& gradients) {
+  scan_backward_of(context_, call, gradients, false);
+}
+
+void Mamba3Cpu::scan_backward_products(const Mamba3Call& call, const Mamba3Gradients& gradients) {
+  scan_backward_of(context_, call, gradients, true);
 }
 
 }  // namespace samba::cpu

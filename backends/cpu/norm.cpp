@@ -76,23 +76,86 @@ HWY_INLINE void layer_norm_output(const NormRows& n, Index row, float mean, floa
   });
 }
 
+// The mean of each of `rows` rows, a serial sum.
+template <class D>
+HWY_INLINE hn::Vec<D> row_mean(D d, const float* x, Index width, Index rows) {
+  const SimdLanes<D> k{d, {}};
+  const auto sum = fold_columns<1>(d, {x}, width, rows, 0, width, hn::Zero(d),
+                                   [&](auto acc, Index, const auto(&v)[1])
+                                       HWY_ATTR { return flush_operand(d, hn::Add(acc, v[0])); });
+  return elementary::divide(k, sum, k.set(static_cast<float>(width)));
+}
+
+// The serial chain of squared deviations.
+template <class D>
+HWY_INLINE hn::Vec<D> row_deviations(D d, const float* x, hn::Vec<D> mean, Index width, Index rows) {
+  return fold_columns<1>(d, {x}, width, rows, 0, width, hn::Zero(d), [&](auto acc, Index, const auto(&v)[1]) HWY_ATTR {
+    const auto deviation = flush_operand(d, hn::Sub(v[0], mean));
+    return flush_operand(d, fused(d, deviation, deviation, acc));
+  });
+}
+
 void block_layer_norm_rows(const NormRows& n, Index first, Index end) {
   over_row_groups(first, end, [&](auto d, Index row, Index rows) HWY_ATTR {
     const float* x = n.x + row * n.width;
-    const auto sum = fold_columns<1>(d, {x}, n.width, rows, 0, n.width, hn::Zero(d),
-                                     [&](auto acc, Index, const auto(&v)[1])
-                                         HWY_ATTR { return flush_operand(d, hn::Add(acc, v[0])); });
-    const SimdLanes<decltype(d)> k{};
-    const auto mean = elementary::divide(k, sum, k.set(static_cast<float>(n.width)));
-    const auto squares = fold_columns<1>(d, {x}, n.width, rows, 0, n.width, hn::Zero(d),
-                                         [&](auto acc, Index, const auto(&v)[1]) HWY_ATTR {
-                                           const auto deviation = flush_operand(d, hn::Sub(v[0], mean));
-                                           return flush_operand(d, fused(d, deviation, deviation, acc));
-                                         });
+    const auto mean = row_mean(d, x, n.width, rows);
+    const auto squares = row_deviations(d, x, mean, n.width, rows);
     const RowValues means(d, mean), sumsq(d, squares), rstd(d, reciprocal_root(d, squares, n.width, n.eps));
     if (n.sumsq != nullptr) std::copy_n(sumsq.at, rows, n.sumsq + row);
     for (Index r = 0; r < rows; ++r) layer_norm_output(n, row + r, means.at[r], rstd.at[r]);
   });
+}
+
+// The gradient of block_layer_norm_rows (docs/spec-extensions.md section 1.3).
+void block_layer_norm_backward_rows(const NormGradientRows& g, Index first, Index end) {
+  over_row_groups(first, end, [&](auto d, Index row, Index rows) HWY_ATTR {
+    const SimdLanes<decltype(d)> k{};
+    const float* x = g.x + row * g.width;
+    const float* dy = g.dy + row * g.width;
+    const auto width = k.set(static_cast<float>(g.width));
+    const auto mean = row_mean(d, x, g.width, rows);
+    const auto root = reciprocal_root(d, row_deviations(d, x, mean, g.width, rows), g.width, g.eps);
+    const auto gradient_at = [&](auto upstream, Index j) HWY_ATTR {
+      return flush_operand(d, hn::Mul(upstream, flush_operand(d, hn::Set(d, g.weight[j]))));
+    };
+    const auto sum = fold_columns<1>(d, {dy}, g.width, rows, 0, g.width, hn::Zero(d),
+                                     [&](auto acc, Index j, const auto(&v)[1])
+                                         HWY_ATTR { return flush_operand(d, hn::Add(acc, gradient_at(v[0], j))); });
+    const auto product = fold_columns<2>(
+        d, {dy, x}, g.width, rows, 0, g.width, hn::Zero(d), [&](auto acc, Index j, const auto(&v)[2]) HWY_ATTR {
+          const auto normed = flush_operand(d, hn::Mul(flush_operand(d, hn::Sub(v[1], mean)), root));
+          return flush_operand(d, fused(d, gradient_at(v[0], j), normed, acc));
+        });
+    const RowValues means(d, mean), roots(d, root), mean_gradients(d, elementary::divide(k, sum, width)),
+        mean_products(d, elementary::divide(k, product, width));
+    const Lanes l{};
+    for (Index r = 0; r < rows; ++r) {
+      const Index begin = (row + r) * g.width;
+      const auto m = l.set(means.at[r]), rstd = l.set(roots.at[r]);
+      const auto mean_gradient = l.set(mean_gradients.at[r]), mean_product = l.set(mean_products.at[r]);
+      over_vectors(l.d, 0, g.width, [&](auto io, Index j) HWY_ATTR {
+        const auto normed = l.flush(l.mul(l.flush(l.sub(l.flush(io.load(g.x + begin + j)), m)), rstd));
+        const auto upstream = l.flush(io.load(g.dy + begin + j));
+        const auto gradient = l.flush(l.mul(upstream, l.flush(io.load(g.weight + j))));
+        const auto across = l.flush(l.sub(gradient, mean_gradient));
+        io.store(l.mul(upstream, normed), g.weight_rows + begin + j);
+        io.store(l.mul(rstd, l.flush(l.sub(across, l.flush(l.mul(normed, mean_product))))), g.dx + begin + j);
+      });
+    }
+  });
+}
+
+// sums[row] = the serial sum over the heads of a row.
+void sum_heads(const HeadSums& s, Index first, Index end) {
+  const Lanes l{};
+  for (Index row = first; row < end; ++row) {
+    const float* of_row = s.of_heads + row * s.heads * s.width;
+    over_vectors(l.d, 0, s.width, [&](auto io, Index j) HWY_ATTR {
+      auto sum = l.set(0.0F);
+      for (Index h = 0; h < s.heads; ++h) sum = l.flush(l.add(sum, l.flush(io.load(of_row + h * s.width + j))));
+      io.store(sum, s.sums + row * s.width + j);
+    });
+  }
 }
 
 struct RowMoments {
@@ -271,6 +334,8 @@ namespace {
 HWY_EXPORT(rms_rows);
 HWY_EXPORT(rms_backward_rows);
 HWY_EXPORT(block_layer_norm_rows);
+HWY_EXPORT(block_layer_norm_backward_rows);
+HWY_EXPORT(sum_heads);
 HWY_EXPORT(layer_norm_rows);
 HWY_EXPORT(layer_norm_backward_rows);
 HWY_EXPORT(layer_norm_weight_columns);
@@ -320,6 +385,26 @@ void NormCpu::rms_norm_backward(Index rows, Index width, float eps, const float*
   linear_.column_sum(rows, width, weight_rows, d_weight);
 }
 
+void NormCpu::rms_norm_heads_backward(Index rows, Index heads, Index width, float eps, bool offset, const float* x,
+                                      const float* weight, const float* dy, float* dx, float* d_weight) {
+  const auto run = SAMBA_CPU_KERNEL(context_, rms_backward_rows);
+  const auto fold = SAMBA_CPU_KERNEL(context_, sum_heads);
+  const Epsilon e = epsilon(eps);
+  const Index cells = rows * heads * width;
+  float* weight_rows = row_scratch(cells + rows * width + width);
+  float* sums = weight_rows + cells;
+  float* scale = sums + rows * width;
+  for (Index j = 0; j < width; ++j) scale[j] = offset ? samba::add(1.0F, weight[j]) : weight[j];
+  context_.parallel(rows * heads, row_grain(width), [&](Index first, Index end, int) {
+    run({width, e, x, scale, dy, nullptr, nullptr, dx, weight_rows, nullptr}, first, end);
+  });
+  if (heads == 1) return linear_.column_sum(rows, width, weight_rows, d_weight);
+  context_.parallel(rows, row_grain(heads * width), [&](Index first, Index end, int) {
+    fold({heads, width, weight_rows, sums}, first, end);
+  });
+  linear_.column_sum(rows, width, sums, d_weight);
+}
+
 void NormCpu::layer_norm_block(Index rows, Index width, float eps, const float* x, const float* weight,
                                const float* bias, float* y, float* sumsq) {
   const auto run = SAMBA_CPU_KERNEL(context_, block_layer_norm_rows);
@@ -327,6 +412,18 @@ void NormCpu::layer_norm_block(Index rows, Index width, float eps, const float* 
   context_.parallel(rows, row_grain(width), [&](Index first, Index end, int) {
     run({width, e, x, weight, bias, y, sumsq, nullptr, false}, first, end);
   });
+}
+
+void NormCpu::layer_norm_block_backward(Index rows, Index width, float eps, const float* x, const float* weight,
+                                        const float* dy, float* dx, float* d_weight, float* d_bias) {
+  const auto run = SAMBA_CPU_KERNEL(context_, block_layer_norm_backward_rows);
+  const Epsilon e = epsilon(eps);
+  if (d_bias != nullptr) linear_.column_sum(rows, width, dy, d_bias);
+  float* weight_rows = row_scratch(rows * width);
+  context_.parallel(rows, row_grain(width), [&](Index first, Index end, int) {
+    run({width, e, x, weight, dy, nullptr, nullptr, dx, weight_rows, nullptr}, first, end);
+  });
+  linear_.column_sum(rows, width, weight_rows, d_weight);
 }
 
 void NormCpu::layer_norm_forward(Index rows, Index width, float eps, const float* x, const float* weight,

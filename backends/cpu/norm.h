@@ -3,6 +3,7 @@
 #pragma once
 
 #include "samba/backends/cpu/context.h"
+#include "samba/kernels/extended_gradients.h"
 #include "samba/kernels/linear.h"
 #include "samba/kernels/norm.h"
 
@@ -31,13 +32,19 @@ struct NormGradientRows {
   float *dx, *weight_rows, *dot;
 };
 
+struct HeadSums {
+  Index heads, width;
+  const float* of_heads;  // [rows, heads, width]
+  float* sums;            // [rows, width]
+};
+
 struct LayerNormWeights {
   Index rows, width, block;  // rows of a block
   const float *normed, *dy;
   float *d_weight, *d_bias;  // each may be null
 };
 
-class NormCpu final : public NormKernels {
+class NormCpu final : public NormKernels, public NormGradients {
  public:
   // `linear` folds the rows of weight gradients.
   NormCpu(Context& context, LinearKernels& linear) : context_(context), linear_(linear) {}
@@ -46,8 +53,12 @@ class NormCpu final : public NormKernels {
                         float* sumsq, float* rstd) override;
   void rms_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight, const float* dy,
                          float* dx, float* d_weight, float* dot) override;
+  void rms_norm_heads_backward(Index rows, Index heads, Index width, float eps, bool offset, const float* x,
+                               const float* weight, const float* dy, float* dx, float* d_weight) override;
   void layer_norm_block(Index rows, Index width, float eps, const float* x, const float* weight, const float* bias,
                         float* y, float* sumsq) override;
+  void layer_norm_block_backward(Index rows, Index width, float eps, const float* x, const float* weight,
+                                 const float* dy, float* dx, float* d_weight, float* d_bias) override;
   void layer_norm_forward(Index rows, Index width, float eps, const float* x, const float* weight, const float* bias,
                           float* y) override;
   void layer_norm_backward(Index rows, Index width, float eps, const float* x, const float* weight, const float* dy,

@@ -24,17 +24,19 @@ using Cells = std::vector<float>;
 // The softmax of one row. Cells before `first` and from `end` on are masked; their exponentials and weights are +0.
 struct Row {
   explicit Row(Index keys)
-      : scores(static_cast<std::size_t>(keys)), masked(scores), exponentials(scores), weights(scores) {}
+      : scores(static_cast<std::size_t>(keys)),
+        masked(scores),
+        exponentials(scores),
+        weights(scores),
+        squashed(scores) {}
   std::size_t first = 0, end = 0;  // the visible cells
   Cells scores, masked, exponentials, weights;
+  Cells squashed;  // under a softcap, tanh(score / cap)
   float maximum = 0.0F;
   float denominator = 0.0F;
 };
 
-float soft_cap(float score, float softcap) {
-  const float cap = flush(softcap);
-  return mul(flush(elementary::tanh(div(score, cap))), cap);
-}
+float squash(float score, float softcap) { return flush(elementary::tanh(div(score, flush(softcap)))); }
 
 // Step 7's product of the query with the keys of the span, by the profile of the view.
 class ScoreDots {
@@ -74,7 +76,10 @@ void softmax_row(const AttentionShape& shape, Index batch_row, Index kv_head, In
   row.end = static_cast<std::size_t>(at + 1);
   for (std::size_t s = 0; s < row.scores.size(); ++s) {
     float score = mul(dots(view.row(batch_row, kv_head, first_key + static_cast<Index>(s))), scale);
-    if (shape.softcap) score = soft_cap(score, *shape.softcap);
+    if (shape.softcap) {
+      row.squashed[s] = squash(score, *shape.softcap);
+      score = mul(row.squashed[s], *shape.softcap);
+    }
     const bool visible = s >= row.first && s < row.end;
     row.scores[s] = score;
     row.masked[s] = add(score, visible ? 0.0F : kMaskedBias);
@@ -116,6 +121,7 @@ void record(const AttentionStages& stages, Index at, const Row& row) {
 
 // One head of one batch row of a backward: pointers to its column of each array, rows `stride` or `kv_stride` apart.
 struct HeadGradient {
+  bool capped;
   Index head_dim, stride, kv_stride;
   const float *q, *k, *v, *d_context;
   float *dq, *dk, *dv;
@@ -138,7 +144,9 @@ void backward_row(const HeadGradient& head, Index t, const Row& row, float scale
   std::fill(dq, dq + head.head_dim, 0.0F);
   for (std::size_t s = row.first; s < row.end; ++s) {
     d_masked[s] = mul(row.weights[s], sub(d_weights[s], z));
-    d_scores[s] = mul(d_masked[s], scale);
+    float d_score = d_masked[s];
+    if (head.capped) d_score = mul(d_score, sub(1.0F, mul(row.squashed[s], row.squashed[s])));
+    d_scores[s] = mul(d_score, scale);
     const Index key_row = static_cast<Index>(s) * head.kv_stride;
     for (Index d = 0; d < head.head_dim; ++d) {
       dq[d] = mad(d_scores[s], head.k[key_row + d], dq[d]);
@@ -183,9 +191,17 @@ void AttentionReference::attention_backward(const AttentionShape& shape, const f
     for (Index h = 0; h < shape.n_heads; ++h) {
       const Index column = b * length * stride + h * shape.head_dim;
       const Index kv_column = view.row(b, h / group, 0);
-      const HeadGradient head{shape.head_dim, stride,        kv_stride,          q + column,
-                              k + kv_column,  v + kv_column, d_context + column, dq + column,
-                              dk + kv_column, dv + kv_column};
+      const HeadGradient head{shape.softcap.has_value(),
+                              shape.head_dim,
+                              stride,
+                              kv_stride,
+                              q + column,
+                              k + kv_column,
+                              v + kv_column,
+                              d_context + column,
+                              dq + column,
+                              dk + kv_column,
+                              dv + kv_column};
       for (Index t = 0; t < length; ++t) {
         softmax_row(shape, b, h / group, t, head.q + t * stride, view, row);
         Cells d_weights(static_cast<std::size_t>(length)), d_masked(d_weights), d_scores(d_weights);

@@ -2,10 +2,11 @@
 #pragma once
 
 #include "samba/kernels/attention.h"
+#include "samba/kernels/extended_gradients.h"
 
 namespace samba::reference {
 
-class AttentionReference final : public AttentionKernels {
+class AttentionReference final : public AttentionKernels, public SoftcapGradients {
  public:
   void attention_forward(const AttentionShape& shape, const float* q, const KeyValueView& view, float* context,
                          const AttentionStages& stages) override;

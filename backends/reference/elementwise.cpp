@@ -5,6 +5,10 @@
 #include "samba/backends/reference/clones.h"
 #include "samba/numerics/elementary.h"
 
+namespace samba::elementary {
+#include "samba/numerics/gelu_slopes-inl.h"
+}  // namespace samba::elementary
+
 namespace samba::reference {
 
 namespace {
@@ -84,6 +88,14 @@ SAMBA_FMA_CLONES void map_swiglu(Index n, const float* gate, const float* up, fl
   }
 }
 
+SAMBA_FMA_CLONES void map_unary_backward(UnaryFunction function, Index n, const float* x, const float* dy, float* dx) {
+  if (function == UnaryFunction::gelu) {
+    return map(n, x, dy, dx,
+               [](float v, float d) { return mul(d, elementary::gelu_slope(elementary::ScalarLanes{}, v)); });
+  }
+  map(n, x, dy, dx, [](float v, float d) { return mul(d, elementary::gelu_tanh_slope(elementary::ScalarLanes{}, v)); });
+}
+
 struct SwigluGradient {
   const float *gate, *up, *act, *d_gated;
   float *d_act, *d_up, *d_gate;
@@ -151,6 +163,10 @@ void ElementwiseReference::swiglu_forward(Index n, const float* gate, const floa
 void ElementwiseReference::swiglu_backward(Index n, const float* gate, const float* up, const float* act,
                                            const float* d_gated, float* d_act, float* d_up, float* d_gate) {
   map_swiglu_backward(n, {gate, up, act, d_gated, d_act, d_up, d_gate});
+}
+
+void ElementwiseReference::unary_backward(UnaryFunction function, Index n, const float* x, const float* dy, float* dx) {
+  map_unary_backward(function, n, x, dy, dx);
 }
 
 void ElementwiseReference::zero_padding(Index batch, Index length, Index width, const std::int32_t* lengths, float* x) {

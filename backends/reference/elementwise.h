@@ -2,10 +2,11 @@
 #pragma once
 
 #include "samba/kernels/elementwise.h"
+#include "samba/kernels/extended_gradients.h"
 
 namespace samba::reference {
 
-class ElementwiseReference final : public ElementwiseKernels {
+class ElementwiseReference final : public ElementwiseKernels, public ActivationGradients {
  public:
   void unary(UnaryFunction function, Index n, const float* x, float* out) override;
   void binary(BinaryFunction function, Index n, const float* a, const float* b, float* out) override;
@@ -20,6 +21,7 @@ class ElementwiseReference final : public ElementwiseKernels {
   void swiglu_forward(Index n, const float* gate, const float* up, float* act, float* gated) override;
   void swiglu_backward(Index n, const float* gate, const float* up, const float* act, const float* d_gated,
                        float* d_act, float* d_up, float* d_gate) override;
+  void unary_backward(UnaryFunction function, Index n, const float* x, const float* dy, float* dx) override;
   void zero_padding(Index batch, Index length, Index width, const std::int32_t* lengths, float* x) override;
   void copy_columns(Index rows, Index width, const float* from, Index from_stride, float* to, Index to_stride) override;
   Index first_non_finite(Index n, const float* x) override;

@@ -1,4 +1,5 @@
-// Mamba-3, backward of the chunked scan (spec 41 sections 3.4 to 3.8 and the sums to adt of 3.11).
+// Mamba-3, backward of the chunked scan (spec 41 sections 3.4 to 3.8 and the sums to adt of 3.11; for samba.fp32.v2
+// docs/spec-extensions.md section 2 in the place of 3.4, 3.5 and the tail chain of 3.7).
 #include "samba/backends/reference/clones.h"
 #include "samba/backends/reference/mamba3.h"
 #include "samba/backends/reference/mamba3_arithmetic.h"
@@ -21,6 +22,7 @@ struct ChunkTape {
   const float* entering;                // [p][n], the state entering the chunk
   float leaving[kHeadDim][kStateSize];  // E, the gradient of the state leaving the chunk
   float d_seg[kChunk][kChunk];
+  float pairs[kChunk][kChunk];  // of samba.fp32.v2: dY_i . v_j, then times L_ij, for j < i
 
   float decay_at(Index i, Index j) const { return decay[i * kChunk + j]; }
   float score_at(Index i, Index j) const { return scores[i * kChunk + j]; }
@@ -199,22 +201,84 @@ SAMBA_FMA_CLONES float tail_sum(const ChunkTape& chunk) {
   return sum;
 }
 
+// --- samba.fp32.v2 ---
+
+// pairs[i][j] = w L_ij and d_seg[i][j] = s_ij w for j < i, w = chain over p of dY[i][p] v_j[p].
+SAMBA_FMA_CLONES void fill_pairs(ChunkTape& chunk) {
+  std::fill_n(&chunk.d_seg[0][0], kChunk * kChunk, 0.0F);
+  for (Index i = 0; i < chunk.real; ++i) {
+    for (Index j = 0; j < i; ++j) {
+      float w = 0.0F;
+      for (Index p = 0; p < kHeadDim; ++p) w = flushed_mad(chunk.dy[i][p], chunk.v[j][p], w);
+      chunk.pairs[i][j] = flushed_mul(w, chunk.decay_at(i, j));
+      chunk.d_seg[i][j] = flushed_mul(chunk.score_at(i, j), w);
+    }
+  }
+}
+
+// dq = chain over j < i0 of pairs[i0][j] ks_j, dk = chain over i > i0 of pairs[i][i0] q_i
+SAMBA_FMA_CLONES void pair_gradients(const ChunkTape& chunk, Index i0, float* dq, float* dk) {
+  float query[kStateSize] = {}, key[kStateSize] = {};
+  for (Index j = 0; j < i0; ++j) {
+    for (Index n = 0; n < kStateSize; ++n) query[n] = flushed_mad(chunk.pairs[i0][j], chunk.k_scaled[j][n], query[n]);
+  }
+  for (Index i = i0 + 1; i < chunk.real; ++i) {
+    for (Index n = 0; n < kStateSize; ++n) key[n] = flushed_mad(chunk.pairs[i][i0], chunk.q[i][n], key[n]);
+  }
+  std::copy_n(query, kStateSize, dq);
+  std::copy_n(key, kStateSize, dk);
+}
+
+// Serial sums: of each row i over j < s, then of these over i from s on.
+SAMBA_FMA_CLONES float segment_sum_of_rows(const ChunkTape& chunk, Index s) {
+  float sum = 0.0F;
+  for (Index i = s; i < chunk.real; ++i) {
+    float row = 0.0F;
+    for (Index j = 0; j < s; ++j) row = flush(row + flushed_mul(chunk.d_seg[i][j], chunk.decay_at(i, j)));
+    sum = flush(sum + row);
+  }
+  return sum;
+}
+
+// What the rows' own parts of d_dacs add up to, and the state that was carried over the chunk.
+SAMBA_FMA_CLONES float tail_of_rows(const ChunkTape& chunk, const float* records) {
+  float sum = 0.0F;
+  for (Index j = 0; j < chunk.real; ++j) sum = flush(sum + records[j]);
+  float carried = 0.0F;
+  for (Index p = 0; p < kHeadDim; ++p) {
+    float row = 0.0F;
+    for (Index n = 0; n < kStateSize; ++n) {
+      row = flushed_mad(chunk.leaving[p][n], chunk.entering[p * kStateSize + n], row);
+    }
+    carried = flush(carried + row);
+  }
+  return add(sum, mul(carried, exp_flushed(chunk.dacs[kChunk - 1])));
+}
+
+// records[i]: the row's part of the tail, -d_dacs_rec of step 4.
 void write_row(const ChunkTape& chunk, const Mamba3Gradients& gradients, Index i0, Index at,
-               const float (*leaving)[kHeadDim]) {
+               const float (*leaving)[kHeadDim], bool products, float* records) {
   float* dq16 = gradients.d_q16 + at * kStateSize;
   float* dk16 = gradients.d_k16 + at * kStateSize;
   float* dv16 = gradients.d_v16 + at * kHeadDim;
-  query_gradient(chunk, i0, dq16);
-  key_gradient(chunk, i0, dk16);
+  if (products) {
+    pair_gradients(chunk, i0, dq16, dk16);
+  } else {
+    query_gradient(chunk, i0, dq16);
+    key_gradient(chunk, i0, dk16);
+  }
   value_gradient(chunk, i0, dv16);
-  gradients.d_adt_seg[at] = segment_sum(chunk, i0);
+  gradients.d_adt_seg[at] = products ? segment_sum_of_rows(chunk, i0) : segment_sum(chunk, i0);
 
   float dq17[kStateSize];
   float dk17[kStateSize];
   float* dv17 = gradients.d_v17 + at * kHeadDim;
   const float read = read_gradient(chunk, i0, dq17);
   float record = record_gradient(chunk, i0, leaving, dk17, dv17);
-  if (i0 + 1 == chunk.real) record = add(record, tail_sum(chunk));
+  records[i0] = -record;
+  if (i0 + 1 == chunk.real) {
+    record = add(record, products ? tail_of_rows(chunk, records) : tail_sum(chunk));
+  }
 
   gradients.d_dacs_read[at] = read;
   gradients.d_dacs_rec[at] = record;
@@ -239,18 +303,24 @@ void write_adt(const Mamba3Call& call, const Mamba3Gradients& gradients, Index b
   }
 }
 
-void scan_head_backward(const Mamba3Call& call, const Mamba3Gradients& gradients, Index b, Index h) {
+void scan_head_backward(const Mamba3Call& call, const Mamba3Gradients& gradients, Index b, Index h, bool products) {
   const Index heads = call.heads();
   alignas(64) ChunkTape chunk;
   alignas(64) float leaving_transposed[kStateSize][kHeadDim] = {};
   std::fill_n(&chunk.leaving[0][0], kHeadDim * kStateSize, 0.0F);
   for (Index c = call.chunks() - 1; c >= 0; --c) {
     read_chunk(call, gradients, b, h, c, chunk);
-    fill_segment_gradient(chunk);
+    if (products) {
+      fill_pairs(chunk);
+    } else {
+      fill_segment_gradient(chunk);
+    }
+    float records[kChunk];
     std::copy_n(&chunk.d_seg[0][0], kChunk * kChunk,
                 gradients.d_seg + ((b * heads + h) * call.chunks() + c) * kChunk * kChunk);
     for (Index i = 0; i < chunk.real; ++i) {
-      write_row(chunk, gradients, i, (b * call.tokens + chunk.first + i) * heads + h, leaving_transposed);
+      write_row(chunk, gradients, i, (b * call.tokens + chunk.first + i) * heads + h, leaving_transposed, products,
+                records);
     }
     write_adt(call, gradients, b, h, chunk);
 
@@ -265,7 +335,13 @@ void scan_head_backward(const Mamba3Call& call, const Mamba3Gradients& gradients
 
 void Mamba3Reference::scan_backward(const Mamba3Call& call, const Mamba3Gradients& gradients) {
   for (Index b = 0; b < call.batch; ++b) {
-    for (Index h = 0; h < call.heads(); ++h) scan_head_backward(call, gradients, b, h);
+    for (Index h = 0; h < call.heads(); ++h) scan_head_backward(call, gradients, b, h, false);
+  }
+}
+
+void Mamba3Reference::scan_backward_products(const Mamba3Call& call, const Mamba3Gradients& gradients) {
+  for (Index b = 0; b < call.batch; ++b) {
+    for (Index h = 0; h < call.heads(); ++h) scan_head_backward(call, gradients, b, h, true);
   }
 }
 

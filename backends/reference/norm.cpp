@@ -174,6 +174,26 @@ SAMBA_FMA_CLONES float rms_norm_row_backward(Index width, float eps, const float
   return c;
 }
 
+// The gradient of block_layer_norm_row: two serial folds over the row (docs/spec-extensions.md section 1.3).
+SAMBA_FMA_CLONES void block_layer_norm_row_backward(Index width, float eps, const float* x, const float* weight,
+                                                    const float* dy, float* dx, float* weight_row) {
+  const RowMoments row = block_moments(width, eps, x);
+  float sum = 0.0F, product = 0.0F;
+  for (Index j = 0; j < width; ++j) {
+    const float gradient = mul(dy[j], weight[j]);
+    sum = add(sum, gradient);
+    product = mad(gradient, mul(sub(x[j], row.mean), row.rstd), product);
+  }
+  const float mean_gradient = div(sum, static_cast<float>(width));
+  const float mean_product = div(product, static_cast<float>(width));
+  for (Index j = 0; j < width; ++j) {
+    const float normed = mul(sub(x[j], row.mean), row.rstd);
+    const float gradient = mul(dy[j], weight[j]);
+    weight_row[j] = mul(dy[j], normed);
+    dx[j] = mul(row.rstd, sub(sub(gradient, mean_gradient), mul(normed, mean_product)));
+  }
+}
+
 SAMBA_FMA_CLONES float mamba_sum_of_squares(Index width, const float* x) {
   float lanes[kLanes];
   fold_lanes(width, lanes, [&](Index j, float acc) { return mad(x[j], x[j], acc); });
@@ -242,12 +262,40 @@ void NormReference::rms_norm_backward(Index rows, Index width, float eps, const 
   column_sum(rows, width, weight_rows, d_weight);
 }
 
+void NormReference::rms_norm_heads_backward(Index rows, Index heads, Index width, float eps, bool offset,
+                                            const float* x, const float* weight, const float* dy, float* dx,
+                                            float* d_weight) {
+  std::vector<float> scale(weight, weight + width);
+  for (float& w : scale) w = offset ? add(1.0F, w) : w;
+  std::vector<float> head = matrix(1, width), weight_rows = matrix(rows, width);
+  for (Index i = 0; i < rows; ++i) {
+    float* sums = weight_rows.data() + i * width;
+    for (Index h = 0; h < heads; ++h) {
+      const Index at = (i * heads + h) * width;
+      rms_norm_row_backward(width, eps, x + at, scale.data(), dy + at, dx + at, head.data());
+      for (std::size_t j = 0; j < head.size(); ++j) sums[j] = heads == 1 ? head[j] : add(sums[j], head[j]);
+    }
+  }
+  column_sum(rows, width, weight_rows, d_weight);
+}
+
 void NormReference::layer_norm_block(Index rows, Index width, float eps, const float* x, const float* weight,
                                      const float* bias, float* y, float* sumsq) {
   for (Index i = 0; i < rows; ++i) {
     block_layer_norm_row(width, eps, x + i * width, weight, bias, y + i * width,
                          sumsq != nullptr ? sumsq + i : nullptr);
   }
+}
+
+void NormReference::layer_norm_block_backward(Index rows, Index width, float eps, const float* x, const float* weight,
+                                              const float* dy, float* dx, float* d_weight, float* d_bias) {
+  if (d_bias != nullptr) column_sum(rows, width, std::vector<float>(dy, dy + rows * width), d_bias);
+  std::vector<float> weight_rows = matrix(rows, width);
+  for (Index i = 0; i < rows; ++i) {
+    const Index at = i * width;
+    block_layer_norm_row_backward(width, eps, x + at, weight, dy + at, dx + at, weight_rows.data() + at);
+  }
+  column_sum(rows, width, weight_rows, d_weight);
 }
 
 void NormReference::layer_norm_forward(Index rows, Index width, float eps, const float* x, const float* weight,

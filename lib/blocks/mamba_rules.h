@@ -52,7 +52,7 @@ class MambaRules : public BlockRules {
   nlohmann::json options() const override { return nlohmann::json::object(); }
 
   // backward alone; a kind that has a tape says so.
-  void check_differentiable(const std::string& method) const override {
+  void check_differentiable(const std::string& method, bool /*extended*/) const override {
     if (method == "backward") return;
     refuse_unsupported(method + " is not offered by a " + std::string(kind()) +
                        " block; its gradient is backward(x, grad_output)");

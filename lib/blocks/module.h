@@ -183,6 +183,11 @@ class BlockModule {
   // Gradients of sum(y * grad_output) for the forward of x from the empty state.
   NamedGradients backward(ConstArray x, ConstArray grad_output);
 
+  // The reference gives a transformer block a gradient under its default options only, and so do the calls above and
+  // below. After this call they have the program's own gradient under every option but fixed15_v1
+  // (docs/spec-extensions.md section 1); the bits of the default options are the same.
+  void admit_extended_gradients();
+
   static constexpr std::int64_t kDefaultActivationBudget = 536870912;
   struct Taped {
     Array y;

@@ -85,6 +85,7 @@ struct BlockModule::Impl {
   std::shared_ptr<BoundWeights> owned;     // the snapshot of install_owned_weights
   std::shared_ptr<BoundWeights> reported;  // whose block made the reports
   bool reports_wanted = true;
+  bool extended_gradients = false;
   std::uint64_t versions = 0;           // of weights, so far
   std::uint64_t owned_generations = 0;  // snapshots, so far
   std::uint64_t session_version = 0;    // of the weights that the last stateless call used

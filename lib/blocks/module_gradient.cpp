@@ -67,7 +67,7 @@ NamedGradients BlockModule::Impl::backward(const ConstArray& x, const ConstArray
   const ModuleGuard guard(*this);
   refuse_if_inference();
   refuse_backward_mode(executor.numeric_mode());
-  rules->check_differentiable("backward");
+  rules->check_differentiable("backward", extended_gradients);
   const Input input = check_input(x, false);
   check_gradient(grad_output, input);
   check_gradient_operands(input, floats_of(grad_output));
@@ -87,7 +87,7 @@ BlockModule::Taped BlockModule::Impl::forward_with_tape(const ConstArray& x, std
   const ModuleGuard guard(*this);
   refuse_if_inference();
   refuse_tape_mode(executor.numeric_mode());
-  rules->check_differentiable("forward_with_tape");
+  rules->check_differentiable("forward_with_tape", extended_gradients);
   if (activation_budget_bytes < 0 || minimum_replay_ops_per_byte < 0) {
     refuse_value("activation budget and replay cost must be nonnegative, got " +
                  std::to_string(activation_budget_bytes) + " and " + std::to_string(minimum_replay_ops_per_byte));
@@ -155,6 +155,8 @@ NamedGradients BlockModule::Impl::backward_from_tape(Tape::Impl& tape, const Con
   }
   return take_gradients(input, arrays.weights, arrays.dx);
 }
+
+void BlockModule::admit_extended_gradients() { impl_->extended_gradients = true; }
 
 NamedGradients BlockModule::backward(ConstArray x, ConstArray grad_output) {
   return impl_->named("backward", [&] { return impl_->backward(x, grad_output); });

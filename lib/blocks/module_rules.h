@@ -53,7 +53,9 @@ class BlockRules {
   virtual bool has_owned_weights() const { return false; }
 
   // --- gradient ---
-  virtual void check_differentiable(const std::string& method) const = 0;
+  // Refuses (Error(unsupported)) options the gradient is not defined for; `method` is what the message speaks of.
+  // `extended`: gradients of the program's own are wanted too (docs/spec-extensions.md).
+  virtual void check_differentiable(const std::string& method, bool extended) const = 0;
   virtual std::array<Operand, 3> backward_order() const = 0;  // of the finiteness checks
   virtual void check_backward_length(Index) const {}          // just before x is tested
 

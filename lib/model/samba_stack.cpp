@@ -53,7 +53,10 @@ std::unique_ptr<Block> make_layer(Executor& executor, const StackConfig& config,
     case BlockKind::mamba2:
       return std::make_unique<Mamba2Block>(executor, config.d_model, layer.mamba2);
     case BlockKind::mamba3:
-      return std::make_unique<Mamba3Block>(executor, config.d_model);
+      return std::make_unique<Mamba3Block>(executor, config.d_model,
+                                           config.profile == StackProfile::fp32_v2
+                                               ? Mamba3Block::Gradient::matrix_products
+                                               : Mamba3Block::Gradient::chains);
   }
   throw Error(ErrorKind::internal, "unknown block kind");
 }

@@ -188,6 +188,14 @@ class SambaStack {
   float loss_and_grads_device(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets, Index batch,
                               Index length, const GradientOptions& options, float* gradient);
 
+  // What a gradient keeps between its forward and its backward, the tape: inputs of layers, and what their own
+  // gradients read as far as there is room. With a budget the tape of a call takes at most so many bytes; dropped
+  // values are computed again, with the same bits. A call whose smallest tape is larger is refused with the bytes it
+  // needs. Without a budget (null) every input is kept, beside at most 512 MiB of the rest. The workspace of a running
+  // kernel and the logits are no part of the tape.
+  void set_activation_budget(std::optional<Index> bytes);
+  Index activation_bytes(Index rows) const;  // of the tape of a gradient of `rows` tokens
+
   // Stages of the calls that follow go to `recorder` (null: nowhere): the stack's by the names of spec 60 section 12.
   void set_stage_recorder(StageRecorder* recorder);
 

@@ -1,7 +1,10 @@
 // Loss and gradients of a stack (spec 60 section 7).
+#include <algorithm>
+
 #include "samba/blocks/keeping_block.h"
 #include "samba/blocks/refusals.h"
 #include "samba/core/error.h"
+#include "samba/kernels/extended_gradients.h"
 #include "samba/model/samba_stack_impl.h"
 #include "samba/numerics/float32.h"
 #include "samba/numerics/generator.h"
@@ -13,7 +16,6 @@ namespace {
 constexpr Index kMostItems = 16777216;
 constexpr Index kMostRows = 4000000;
 constexpr Index kMostDropoutOffset = 2147483647;
-constexpr Index kKeptFloats = Index{1} << 27;  // 512 MiB, the tape's default budget: what all layers together keep
 
 void check_rows(Index rows) {
   if (rows > kMostRows) {
@@ -23,26 +25,54 @@ void check_rows(Index rows) {
 
 }  // namespace
 
-std::vector<float*> SambaStack::Impl::take_stores(Index rows) {
-  std::vector<float*> stores(blocks.size(), nullptr);
-  Index left = kKeptFloats;
-  for (std::size_t i = blocks.size(); i-- > 0;) {
-    const auto* block = dynamic_cast<const KeepingBlock*>(blocks[i].get());
-    if (block == nullptr || block->kept_floats(rows) > left) continue;
-    left -= block->kept_floats(rows);
-    stores[i] = workspace.floats(block->kept_floats(rows));
+ActivationPlan SambaStack::Impl::activation_plan(Index rows) const {
+  std::vector<Index> store_floats;
+  for (const auto& block : blocks) {
+    const auto* keeping = dynamic_cast<const KeepingBlock*>(block.get());
+    store_floats.push_back(keeping != nullptr ? keeping->kept_floats(rows) : 0);
   }
-  return stores;
+  return plan_activations(rows * config.d_model, store_floats, activation_budget);
+}
+
+void SambaStack::set_activation_budget(std::optional<Index> bytes) {
+  if (bytes && *bytes < 0) {
+    refuse_value("activation_budget_bytes must be at least 0, got " + std::to_string(*bytes));
+  }
+  const Impl::InUse guard(*impl_);
+  impl_->activation_budget = bytes;
+}
+
+Index SambaStack::activation_bytes(Index rows) const {
+  return impl_->activation_plan(rows).floats * static_cast<Index>(sizeof(float));
+}
+
+SambaStack::Impl::Kept SambaStack::Impl::take_tape(Index rows) {
+  const ActivationPlan plan = activation_plan(rows);
+  const Index count = rows * config.d_model;
+  const std::size_t layers = blocks.size();
+  Kept kept;
+  kept.segment = static_cast<std::size_t>(plan.segment);
+  std::vector<float*> within;  // the inputs of a segment behind its first
+  for (std::size_t i = 1; i < std::min(kept.segment, layers); ++i) within.push_back(workspace.floats(count));
+  for (std::size_t i = 0; i < layers; ++i) {
+    const std::size_t place = i % kept.segment;
+    kept.inputs.push_back(place == 0 ? workspace.floats(count) : within[place - 1]);
+  }
+  kept.inputs.push_back(workspace.floats(count));
+  for (std::size_t i = 0; i < layers; ++i) {
+    const bool has_store = plan.has_store[i];
+    kept.stores.push_back(has_store ? workspace.floats(dynamic_cast<KeepingBlock&>(*blocks[i]).kept_floats(rows))
+                                    : nullptr);
+  }
+  return kept;
 }
 
 SambaStack::Impl::Kept SambaStack::Impl::run_layers_keeping(const std::int32_t* device_ids, Index batch, Index length,
                                                             const DropoutKey* dropout) {
   const Index count = batch * length * config.d_model;
   const std::initializer_list<Index> shape = {batch, length, config.d_model};
-  Kept kept;
-  std::vector<float*>& inputs = kept.inputs;
-  for (std::size_t i = 0; i <= blocks.size(); ++i) inputs.push_back(workspace.floats(count));
-  kept.stores = take_stores(batch * length);
+  Kept kept = take_tape(batch * length);
+  const std::vector<float*>& inputs = kept.inputs;
   embed(batch, length, device_ids, inputs[0]);
   if (dropout != nullptr) {
     executor.random().dropout(*dropout, count, inputs[0], inputs[0]);
@@ -58,6 +88,29 @@ SambaStack::Impl::Kept SambaStack::Impl::run_layers_keeping(const std::int32_t* 
     if (recorder != nullptr) record("layer" + std::to_string(i) + ".out", shape, inputs[i + 1]);
   }
   return kept;
+}
+
+void SambaStack::Impl::recompute_segment(Index batch, Index length, const Kept& kept, std::size_t first,
+                                         std::size_t end) {
+  for (std::size_t i = first; i + 1 < end; ++i) {
+    blocks[i]->forward(batch, length, kept.inputs[i], kept.inputs[i + 1], nullptr, workspace, nullptr);
+  }
+}
+
+// In place: d_hidden is the gradient of the layer's output, then of its input.
+void SambaStack::Impl::layer_backward(Index batch, Index length, const Kept& kept, std::size_t layer, float* d_hidden,
+                                      float* gradient) {
+  std::vector<float*> weight_gradients;
+  for (std::size_t j = registry.layer_first(layer); j < registry.layer_first(layer + 1); ++j) {
+    weight_gradients.push_back(gradient + registry.tensors()[j].offset);
+  }
+  Block& block = *blocks[layer];
+  if (kept.stores[layer] != nullptr) {
+    dynamic_cast<KeepingBlock&>(block).backward_from(batch, length, kept.inputs[layer], kept.stores[layer], d_hidden,
+                                                     d_hidden, weight_gradients, workspace, nullptr);
+  } else {
+    block.backward(batch, length, kept.inputs[layer], d_hidden, d_hidden, weight_gradients, workspace, nullptr);
+  }
 }
 
 float SambaStack::Impl::cross_entropy(Index rows, const float* logits, std::span<const std::int32_t> targets,
@@ -178,24 +231,19 @@ void SambaStack::Impl::backward(const std::int32_t* device_ids, Index batch, Ind
   record("d_norm_f_out", shape, d_hidden);
   record("d_head_weight", {config.vocab, width}, d_head);
   if (config.tie_embeddings && options.embedding_rows) tell(0, 1);
-  final_norm_backward(rows, kept.inputs.back(), d_hidden, gradient_of(registry.final_norm()));
+  final_norm_backward(rows, kept.inputs.back(), d_hidden, gradient);
   tell(registry.final_norm(), registry.tensors().size());
   if (recorder != nullptr) record("d_layer" + std::to_string(blocks.size() - 1) + ".out", shape, d_hidden);
 
-  for (std::size_t i = blocks.size(); i-- > 0;) {
-    std::vector<float*> weight_gradients;
-    for (std::size_t j = registry.layer_first(i); j < registry.layer_first(i + 1); ++j) {
-      weight_gradients.push_back(gradient_of(j));
+  for (std::size_t end = blocks.size(); end > 0;) {
+    const std::size_t first = (end - 1) / kept.segment * kept.segment;
+    if (end != blocks.size()) recompute_segment(batch, length, kept, first, end);
+    for (std::size_t i = end; i-- > first;) {
+      layer_backward(batch, length, kept, i, d_hidden, gradient);
+      if (recorder != nullptr) record("d_layer" + std::to_string(i) + ".in", shape, d_hidden);
+      tell(registry.layer_first(i), registry.layer_first(i + 1));
     }
-    if (kept.stores[i] != nullptr) {
-      dynamic_cast<KeepingBlock&>(*blocks[i])
-          .backward_from(batch, length, kept.inputs[i], kept.stores[i], d_hidden, d_hidden, weight_gradients, workspace,
-                         nullptr);
-    } else {
-      blocks[i]->backward(batch, length, kept.inputs[i], d_hidden, d_hidden, weight_gradients, workspace, nullptr);
-    }
-    if (recorder != nullptr) record("d_layer" + std::to_string(i) + ".in", shape, d_hidden);
-    tell(registry.layer_first(i), registry.layer_first(i + 1));
+    end = first;
   }
   if (dropout != nullptr) {
     executor.random().dropout(*dropout, rows * width, d_hidden, d_hidden);
@@ -217,12 +265,21 @@ void SambaStack::Impl::backward(const std::int32_t* device_ids, Index batch, Ind
   tell(0, 1);
 }
 
-// In place: d_hidden is the gradient of the norm's output, then of its input. The offset norm is the norm whose weight
-// is F(1 + F(w)), and the gradient of w that of this weight.
-void SambaStack::Impl::final_norm_backward(Index rows, const float* hidden, float* d_hidden, float* d_weight) {
+// d_hidden is the gradient of the norm's output, then of its input. The offset norm is the norm whose weight is
+// F(1 + F(w)), and the gradient of w that of this weight.
+void SambaStack::Impl::final_norm_backward(Index rows, const float* hidden, float* d_hidden, float* gradient) {
   const Workspace::Scope scope(workspace);
   const Index width = config.d_model;
   const float* weight = norm_weight();
+  float* d_weight = gradient + registry.tensors()[registry.final_norm()].offset;
+  if (config.final_norm == TransformerNorm::layernorm) {
+    auto* norm = dynamic_cast<NormGradients*>(&executor.norm());
+    if (norm == nullptr)
+      refuse_unsupported("the executor " + executor.name() + " has no gradient of a final layernorm");
+    float* d_bias = config.final_norm_bias ? gradient + registry.tensors()[registry.final_norm() + 1].offset : nullptr;
+    norm->layer_norm_block_backward(rows, width, config.norm_eps, hidden, weight, d_hidden, d_hidden, d_weight, d_bias);
+    return;
+  }
   if (config.final_norm == TransformerNorm::rmsnorm_offset) {
     float* shifted = workspace.floats(width);
     executor.elementwise().add(width, ones.data(), weight, shifted);

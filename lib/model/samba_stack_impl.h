@@ -10,6 +10,7 @@
 
 #include "samba/core/busy_guard.h"
 #include "samba/kernels/weight.h"
+#include "samba/model/activation_plan.h"
 #include "samba/model/samba_stack.h"
 #include "samba/model/weight_source.h"
 
@@ -52,12 +53,18 @@ struct SambaStack::Impl {
   float* run_layers(std::span<const std::int32_t> ids, Index batch, Index length, SambaState* state);
   // What a forward leaves for its gradient.
   struct Kept {
-    std::vector<float*> inputs;  // of layer i, and behind the last one its output
+    // Of layer i, and behind the last one its output. Layers of one segment but its first share memory with those of
+    // the other segments: what they point to is that of the segment that was computed last.
+    std::vector<float*> inputs;
     std::vector<float*> stores;  // of layer i (KeepingBlock); null: its forward runs again in the backward
+    std::size_t segment = 1;     // layers
   };
+  ActivationPlan activation_plan(Index rows) const;
+  Kept take_tape(Index rows);
   Kept run_layers_keeping(const std::int32_t* device_ids, Index batch, Index length, const DropoutKey* dropout);
-  // Stores for as many layers as the budget has room for, the last ones first.
-  std::vector<float*> take_stores(Index rows);
+  // The inputs of a segment anew, from that of its first layer.
+  void recompute_segment(Index batch, Index length, const Kept& kept, std::size_t first, std::size_t end);
+  void layer_backward(Index batch, Index length, const Kept& kept, std::size_t layer, float* d_hidden, float* gradient);
   // The rows of the embedding, scaled if the stack scales them.
   void embed(Index batch, Index length, const std::int32_t* device_ids, float* hidden);
 
@@ -71,7 +78,8 @@ struct SambaStack::Impl {
   // The residual stream carries a non-finite value of any layer down to the final norm.
   void require_finite_hidden(Index rows, const float* hidden);
   void final_norm(Index rows, const float* hidden, float* normed);
-  void final_norm_backward(Index rows, const float* hidden, float* d_hidden, float* d_weight);
+  // In place; `gradient`: the flat buffer.
+  void final_norm_backward(Index rows, const float* hidden, float* d_hidden, float* gradient);
 
   // Mean or sum over the rows by the divisor, or with `undivided` the sum before it is divided; d_logits may be null or
   // logits.
@@ -92,6 +100,7 @@ struct SambaStack::Impl {
   std::unique_ptr<PreparedWeight> head;
   DeviceArray<float> ones;  // d_model of them, with a final norm of 1 + w
   Workspace workspace;
+  std::optional<Index> activation_budget;  // bytes
   StageRecorder* recorder = nullptr;
   std::atomic<bool> busy = false;
 };

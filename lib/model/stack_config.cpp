@@ -56,6 +56,7 @@ StackConfig::StackConfig(const SambaConfig& config)
 }
 
 std::string_view profile_name(const StackConfig& config) {
+  if (config.profile == StackProfile::fp32_v2) return "samba.fp32.v2";
   return config.samba ? "samba-stack.fp32.v1" : "samba.stack.fp32.v1";
 }
 
@@ -76,16 +77,11 @@ std::vector<WeightSpec> layer_weight_specs(const StackConfig& config, const Laye
 std::optional<InferenceOnlyReason> inference_only_reason(const StackConfig& config) {
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
     if (config.layers[i].kind != BlockKind::transformer) continue;
-    if (const auto option = config.layers[i].transformer.first_not_default()) {
-      return InferenceOnlyReason{"/layers/" + std::to_string(i) + "/" + *option,
-                                 "a transformer block with another " + *option +
-                                     " than the default has no gradient; the stack is for inference only"};
-    }
-  }
-  if (config.final_norm == TransformerNorm::layernorm) {
-    return InferenceOnlyReason{"/final_norm",
-                               "a final layernorm has no gradient (rmsnorm and rmsnorm_offset have one); the stack is "
-                               "for inference only"};
+    if (!config.layers[i].transformer.fixed15()) continue;
+    return InferenceOnlyReason{
+        "/layers/" + std::to_string(i) + "/numeric_profile",
+        "a transformer block of numeric_profile fixed15_v1 has no gradient (fp32_v1 has one); the "
+        "stack is for inference only"};
   }
   return std::nullopt;
 }

@@ -26,6 +26,10 @@ enum class BlockKind { transformer, mamba1, mamba2, mamba3 };
 
 std::string_view block_kind_name(BlockKind kind);  // "transformer", ...
 
+// The arithmetic of a stack. fp32_v2 differs from fp32_v1 in the gradient of Mamba-3 layers alone
+// (docs/spec-extensions.md section 2).
+enum class StackProfile { fp32_v1, fp32_v2 };
+
 struct LayerConfig {
   BlockKind kind = BlockKind::transformer;
   TransformerOptions transformer;  // kind transformer alone
@@ -50,12 +54,15 @@ struct StackConfig {
   std::optional<float> logits_softcap;
   float dropout = 0.0F;  // in [0, 1)
 
+  StackProfile profile = StackProfile::fp32_v1;
+
   std::optional<SambaConfig> samba;  // set: this is a SambaStack, and these are its ten fields
 
   bool operator==(const StackConfig&) const = default;
 };
 
-// What states and checkpoints of the model are made with: "samba-stack.fp32.v1", "samba.stack.fp32.v1".
+// What states and checkpoints of the model are made with: "samba-stack.fp32.v1", "samba.stack.fp32.v1",
+// "samba.fp32.v2".
 std::string_view profile_name(const StackConfig& config);
 
 // The tensors of a layer in registry order.
@@ -78,8 +85,8 @@ Index unreachable_positions(const StackConfig& config);
 // ("/model/layers/2/window: must be ..."); an unknown key comes with the nearest known one.
 StackConfig stack_config_from_json(const nlohmann::json& object, const std::string& pointer = "");
 
-// Every field with its default filled in, numbers as the doubles that equal their float32 values; reading it gives the
-// same configuration. A SambaStack gives its ten fields.
+// Every field with its default filled in, numbers as the doubles that equal their float32 values (the profile only when
+// it is not that of the form); reading it gives the same configuration. A SambaStack gives its ten fields.
 nlohmann::json config_to_json(const StackConfig& config);
 // The same in the order in which people write it.
 nlohmann::ordered_json config_to_ordered_json(const StackConfig& config);

@@ -26,7 +26,7 @@ const std::vector<std::string> kSambaFields = {"vocab",    "d_model",      "laye
                                                "head_dim", "intermediate", "tie_embeddings", "norm_eps", "dropout"};
 const std::vector<std::string> kGeneralFields = {"vocab",           "d_model",  "layers",         "final_norm",
                                                  "final_norm_bias", "norm_eps", "tie_embeddings", "embedding_scale",
-                                                 "logits_softcap",  "dropout"};
+                                                 "logits_softcap",  "dropout",  "profile"};
 
 // Runs a check of another floor and puts the pointer of the object in front of its message: of the field, when the
 // message begins with the name of one.
@@ -48,6 +48,13 @@ auto at_pointer(const std::string& pointer, const std::vector<std::string>& fiel
 std::optional<Index> optional_count(const JsonFields& fields, const std::string& name) {
   if (!fields.has(name)) return std::nullopt;
   return fields.integer(name, std::nullopt, 1);
+}
+
+constexpr const char* kFp32V2 = "samba.fp32.v2";
+
+// `v1`: the name of the profile that the form of the configuration has by itself.
+StackProfile read_profile(const JsonFields& fields, const std::string& v1) {
+  return fields.choice("profile", v1, {v1, kFp32V2}) == v1 ? StackProfile::fp32_v1 : StackProfile::fp32_v2;
 }
 
 SambaConfig read_samba(const json& object, const std::string& pointer) {
@@ -136,6 +143,20 @@ void read_final_norm(const JsonFields& fields, StackConfig& config) {
   }
 }
 
+// A SambaStack; under samba.fp32.v2, which the archive of a SambaStack does not know, the general stack of its layers.
+StackConfig read_named_layers(json object, const std::string& pointer) {
+  if (!object.contains("profile")) return read_samba(object, pointer);
+  std::vector<std::string> names = kSambaFields;
+  names.emplace_back("profile");
+  const StackProfile profile = read_profile(JsonFields(object, pointer, names), "samba-stack.fp32.v1");
+  object.erase("profile");
+  StackConfig config = read_samba(object, pointer);
+  if (profile == StackProfile::fp32_v1) return config;
+  config.samba.reset();
+  config.profile = profile;
+  return config;
+}
+
 StackConfig read_general(const json& object, const std::string& pointer) {
   for (const std::string& name : kSambaFields) {
     const bool known = std::find(kGeneralFields.begin(), kGeneralFields.end(), name) != kGeneralFields.end();
@@ -157,6 +178,7 @@ StackConfig read_general(const json& object, const std::string& pointer) {
   config.logits_softcap = read_factor(fields, "logits_softcap");
   config.dropout = static_cast<float>(fields.number("dropout", 0.0));
   if (!(config.dropout >= 0.0F && config.dropout < 1.0F)) fields.refuse("dropout", "in [0, 1) as a float32");
+  config.profile = read_profile(fields, "samba.stack.fp32.v1");
   return config;
 }
 
@@ -198,7 +220,7 @@ StackConfig stack_config_from_json(const json& object, const std::string& pointe
                    ": is an object, but the layers before it are names; layers are either all names (mamba3, "
                    "attention) or all objects");
     }
-    return read_samba(object, pointer);
+    return read_named_layers(object, pointer);
   }
   for (std::size_t i = 0; i < layers->size(); ++i) {
     if ((*layers)[i].is_object()) continue;
@@ -231,6 +253,9 @@ nlohmann::ordered_json config_to_ordered_json(const StackConfig& config) {
   result["embedding_scale"] = optional(config.embedding_scale);
   result["logits_softcap"] = optional(config.logits_softcap);
   result["dropout"] = static_cast<double>(config.dropout);
+  // Said by the stacks that have another one than their form: what was written before there was a choice stays the
+  // same.
+  if (config.profile == StackProfile::fp32_v2) result["profile"] = profile_name(config);
   return result;
 }
 

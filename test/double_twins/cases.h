@@ -32,7 +32,6 @@ struct TwinCase {
   Index length = 7;
   Index tokens_before = 0;    // cached or buffered in the state that is not empty
   bool input_states = false;  // mamba3: such a state is given by set_input_states
-  bool differentiable = true;
 
   // The longest serial chain: the widest contraction or the sequence.
   std::size_t chain() const {
@@ -115,7 +114,6 @@ inline TwinCase transformer_case(const std::string& name, const TransformerOptio
   result.d_model = options.d_model;
   result.length = length;
   result.tokens_before = tokens_before;
-  result.differentiable = !options.first_not_default().has_value();
   return result;
 }
 

@@ -82,7 +82,10 @@ void add_any_options(TransformerOptions& options, json& given) {
   given["mlp"] = mlp.first;
   options.mlp = mlp.second;
   if (flag()) given["attn_softcap"] = one_of<double>({5.0, 0.5, 50.0});
-  if (flag()) given["numeric_profile"] = "fixed15_v1";
+  if (one_in(3)) {
+    given["numeric_profile"] = "fixed15_v1";
+    options.numeric_profile = NumericProfile::fixed15_v1;
+  }
 }
 
 void add_transformer(BlockCase& block, bool any_options, const Limits& limits) {
@@ -92,7 +95,7 @@ void add_transformer(BlockCase& block, bool any_options, const Limits& limits) {
   if (any_options) add_any_options(options, block.options);
   block.d_model = options.d_model;
   block.specs = options.weight_specs();
-  block.differentiable = !any_options;
+  block.differentiable = !options.fixed15();
 }
 
 void add_mamba(BlockCase& block, RandomBlocks kind, const Limits& limits) {

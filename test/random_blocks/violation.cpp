@@ -143,7 +143,9 @@ class Properties {
   };
 
   BlockModule make_module(Executor& executor, const ConstWeightMap& weights) const {
-    return {executor, block_.kind, block_.options, weights};
+    BlockModule module(executor, block_.kind, block_.options, weights);
+    module.admit_extended_gradients();
+    return module;
   }
 
   std::unique_ptr<ModuleState> new_state(BlockModule& module) const {

@@ -4,6 +4,7 @@
 #include "samba/blocks/mamba3/mamba3_block.h"
 #include "samba/blocks/mamba3/mamba3_stages.h"
 #include "samba/core/error.h"
+#include "samba/kernels/extended_gradients.h"
 
 namespace samba {
 
@@ -42,6 +43,13 @@ Mamba3Gradients allocate_gradients(const Mamba3Call& call, const float* d_gate, 
   return result;
 }
 
+Mamba3Products& products_of(const Executor& executor, Mamba3Kernels& kernels) {
+  auto* products = dynamic_cast<Mamba3Products*>(&kernels);
+  if (products != nullptr) return *products;
+  refuse_unsupported("the executor " + executor.name() +
+                     " has no gradient of samba.fp32.v2; cpu and reference have one");
+}
+
 }  // namespace
 
 void Mamba3Block::backward(Index batch, Index length, const float* x, const float* dy, float* dx,
@@ -73,7 +81,11 @@ void Mamba3Block::backward(Index batch, Index length, const float* x, const floa
   linear.gemm(Layout::tn, d_model_, inner, rows, dy, call.gate, gradient(Mamba3Weight::out_proj));
 
   kernels.gate_backward(call, gradients);
-  kernels.scan_backward(call, gradients);
+  if (gradient_ == Gradient::chains) {
+    kernels.scan_backward(call, gradients);
+  } else {
+    products_of(executor_, kernels).scan_backward_products(call, gradients);
+  }
   kernels.rotate_backward(call, gradients);
   kernels.tokens_backward(call, gradients);
 

@@ -127,9 +127,10 @@ constexpr std::size_t kProducts[] = {static_cast<std::size_t>(Mamba3Weight::in_p
 
 }  // namespace
 
-Mamba3Block::Mamba3Block(Executor& executor, Index d_model)
+Mamba3Block::Mamba3Block(Executor& executor, Index d_model, Gradient gradient)
     : executor_(executor),
       d_model_(d_model),
+      gradient_(gradient),
       weight_specs_(make_weight_specs(d_model)),
       weights_(executor, weight_specs_, kProducts) {
   if (d_model < 32 || d_model % 32 != 0) {

@@ -28,8 +28,10 @@ struct Mamba3Activations {
 
 class Mamba3Block final : public Block {
  public:
+  // The gradient's arithmetic: spec 41, or samba.fp32.v2 (docs/spec-extensions.md section 2).
+  enum class Gradient { chains, matrix_products };
   // d_model: a multiple of 32, at least 32; anything else is Error(value).
-  Mamba3Block(Executor& executor, Index d_model);
+  Mamba3Block(Executor& executor, Index d_model, Gradient gradient = Gradient::chains);
 
   static std::vector<WeightSpec> make_weight_specs(Index d_model);
 
@@ -75,6 +77,7 @@ class Mamba3Block final : public Block {
 
   Executor& executor_;
   Index d_model_;
+  Gradient gradient_;
   std::vector<WeightSpec> weight_specs_;
   BlockWeights weights_;
   std::unique_ptr<PreparedWeight> in_proj_;

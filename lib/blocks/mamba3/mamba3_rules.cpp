@@ -32,7 +32,7 @@ class Mamba3Rules final : public MambaRules<Mamba3State, Mamba3Piece, kMamba3Pie
 
   bool has_owned_weights() const override { return true; }
 
-  void check_differentiable(const std::string&) const override {}
+  void check_differentiable(const std::string&, bool) const override {}
 
  protected:
   // The input states only while they are pending.

@@ -14,8 +14,8 @@ void TransformerBlock::project_heads(const Call& call) {
   const Workspace::Scope scope(call.workspace);
   const TransformerActivations& a = call.a;
   const Index rows = call.rows(), qw = options_.query_width(), kw = options_.key_width();
-  float* q = call.workspace.floats(rows * qw);
-  float* k = call.workspace.floats(rows * kw);
+  float* q = a.q_heads != nullptr ? a.q_heads : call.workspace.floats(rows * qw);
+  float* k = a.k_heads != nullptr ? a.k_heads : call.workspace.floats(rows * kw);
   if (groups_ != nullptr) {
     const LinearTerm terms[] = {term(*q_proj_, W::q_bias, q), term(*k_proj_, W::k_bias, k),
                                 term(*v_proj_, W::v_bias, a.v)};

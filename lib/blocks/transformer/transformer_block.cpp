@@ -158,13 +158,6 @@ void TransformerBlock::check_call(const BlockState* state, Index length) const {
   }
 }
 
-void TransformerBlock::check_differentiable(const TransformerOptions& options, const std::string& method) {
-  if (const auto option = options.first_not_default()) {
-    refuse_unsupported(method + " is offered for the default block options only; option " + *option +
-                       " is not the default");
-  }
-}
-
 void TransformerBlock::check_contractions() const {
   if (!options_.fixed15()) return;
   for (const Index k : {options_.d_model, options_.query_width(), options_.intermediate, options_.head_dim}) {
@@ -181,6 +174,10 @@ Index TransformerBlock::lay_out(Index rows, bool keep, float* store, Transformer
   const Index wide = options_.intermediate;
   a.norm1_sumsq = take(1);
   a.norm1 = take(dm);
+  if (options_.qk_norm && keep) {
+    a.q_heads = take(qw);
+    a.k_heads = take(kw);
+  }
   a.q_rope = take(qw);
   a.k_rope = take(kw);
   a.v = take(kw);

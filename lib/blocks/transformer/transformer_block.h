@@ -17,6 +17,8 @@ namespace samba {
 struct TransformerActivations {
   float* norm1_sumsq = nullptr;
   float* norm1 = nullptr;
+  float* q_heads = nullptr;  // what the norm of the heads reads; null without one, and in a forward that keeps nothing
+  float* k_heads = nullptr;
   float* q_rope = nullptr;
   float* k_rope = nullptr;
   float* v = nullptr;
@@ -50,8 +52,6 @@ class TransformerBlock final : public KeepingBlock {
   std::unique_ptr<BlockState> allocate_state(Index batch_size, Index max_tokens) const override;
   // Refuses, in this order: another kind of state, positions, angles, capacity (spec 20 section 9).
   void check_call(const BlockState* state, Index length) const override;
-  // Refuses (Error(unsupported)) options the gradient is not defined for; `method` is what the message speaks of.
-  static void check_differentiable(const TransformerOptions& options, const std::string& method);
 
   void forward(Index batch, Index length, const float* x, float* y, BlockState* state, Workspace& workspace,
                StageRecorder* stages) override;
@@ -105,7 +105,14 @@ class TransformerBlock final : public KeepingBlock {
     return {&prepared, y, options_.has(bias) ? weight(bias) : nullptr, nullptr};
   }
 
+  // dx of a norm of the block and the gradients of its weights; dot[rows] is filled where the default norm has it.
+  void norm_backward(const Gradient& gradient, TransformerWeight scale, TransformerWeight bias, const float* x,
+                     const float* dy, float* dx, float* dot);
+  // In place: the gradient of the normed heads becomes that of the projected ones.
+  void heads_backward(const Gradient& gradient, TransformerWeight scale, Index heads, const float* x, float* d);
+  void bias_gradient(const Gradient& gradient, TransformerWeight bias, const float* d_out);
   void mlp_backward(const Gradient& gradient, float* d_norm2);
+  void activation_backward(const Gradient& gradient, const float* d_wide, float* d_up, float* d_gate);
   void attention_backward(const Gradient& gradient, const float* d_residual, float* d_norm1);
   void scores_backward(const Gradient& gradient, const float* d_context, float* dq, float* dk, float* dv);
 

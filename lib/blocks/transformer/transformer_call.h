@@ -37,12 +37,19 @@ struct TransformerBlock::Gradient {
   const float* dy = nullptr;
   float* dx = nullptr;
   std::span<float* const> weight_gradients;
+  const TransformerOptions& options;
   Workspace& workspace;
   StageRecorder* stages = nullptr;
 
   Index rows() const { return batch * length; }
-  // Only the default block has a gradient: the gradients are those of the first nine weights.
-  float* of(TransformerWeight which) const { return weight_gradients[static_cast<std::size_t>(which)]; }
+  // The gradients lie in registry order, those of the weights that the options ask for.
+  float* of(TransformerWeight which) const {
+    std::size_t index = 0;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(which); ++i) {
+      if (options.has(static_cast<TransformerWeight>(i))) ++index;
+    }
+    return weight_gradients[index];
+  }
   void record(std::string_view name, std::initializer_list<Index> shape, const float* values) const {
     if (stages != nullptr) stages->record(name, Shape(shape), values);
   }

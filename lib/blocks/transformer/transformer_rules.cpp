@@ -67,8 +67,12 @@ class TransformerRules final : public BlockRules {
   std::string followed_counter() const override { return "cached_tokens"; }
   bool session_has_forward() const override { return true; }
 
-  void check_differentiable(const std::string& method) const override {
-    TransformerBlock::check_differentiable(options_, method);
+  void check_differentiable(const std::string& method, bool extended) const override {
+    if (extended && !options_.fixed15()) return;
+    if (const auto option = options_.first_not_default()) {
+      refuse_unsupported(method + " is offered for the default block options only; option " + *option +
+                         " is not the default");
+    }
   }
   std::array<Operand, 3> backward_order() const override {
     return {Operand::weights, Operand::x, Operand::grad_output};
