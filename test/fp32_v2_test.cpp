@@ -6,7 +6,9 @@
 #include "double_twins/cases.h"
 #include "double_twins/slopes.h"
 #include "samba/core/error.h"
+#include "samba/formats/stack_archive.h"
 #include "samba/model/samba_stack.h"
+#include "samba/train/model_state.h"
 #include "small_stack.h"
 
 namespace samba {
@@ -116,6 +118,20 @@ TEST_CASE("The profile is chosen in the configuration, is part of it, and belong
   json plain = model_of(R"([{"kind": "mamba3"}])");
   plain.erase("profile");
   CHECK_FALSE(config_to_json(stack_config_from_json(plain)).contains("profile"));
+}
+
+TEST_CASE("A checkpoint names the profile of its configuration, and no other") {
+  ModelState state;
+  state.config = stack_config_from_json(model_of(R"([{"kind": "mamba3"}])"));
+  json stored = stack_state_json(state, WeightFormat::float32);
+  CHECK(stored["profile"] == "samba.fp32.v2");
+  CHECK(find_stack_state_fault(stored, {}, false).reason.empty());
+  CHECK(parse_stack_state(stored, "file", false).config == state.config);
+  stored["profile"] = "samba.stack.fp32.v1";
+  CHECK_THAT(find_stack_state_fault(stored, {}, false).reason,
+             Contains("samba.stack.fp32.v1") && Contains("the configuration is of samba.fp32.v2"));
+  stored["profile"] = "samba.fp32.v3";
+  CHECK_THAT(find_stack_state_fault(stored, {}, false).reason, Contains("samba.fp32.v2"));
 }
 
 TEST_CASE("A hybrid of samba.fp32.v2 trains to the same bits on every executor and number of threads") {

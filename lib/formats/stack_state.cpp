@@ -15,6 +15,8 @@ using Json = nlohmann::json;
 constexpr const char* kStateKeys[] = {"config",   "numeric_mode", "optimizer", "profile",      "rng",
                                       "schedule", "schema",       "step",      "weight_format"};
 
+constexpr const char* kSecondProfile = "samba.fp32.v2";  // then the configuration says so too
+
 std::string shown(const Json& value) {
   std::string text = value.is_binary() ? "an integer beyond 64 bits" : value.dump(-1, ' ', true);
   if (text.size() > 80) text = text.substr(0, 77) + "...";
@@ -33,9 +35,9 @@ StackStateFault find_schema_fault(const Json& state) {
     return {"state_schema", "the schema of the state must be \"" + std::string(kStackStateSchema) + "\", got " +
                                 (state.contains("schema") ? shown(state["schema"]) : "nothing")};
   }
-  if (!state.contains("profile") || state["profile"] != kStackProfile) {
+  if (!state.contains("profile") || !is_one_of(state["profile"], {kStackProfile, kSecondProfile})) {
     return {"profile", "it has the profile " + (state.contains("profile") ? shown(state["profile"]) : "(none)") +
-                           ", this program computes \"" + kStackProfile +
+                           ", this program computes \"" + kStackProfile + "\" and \"" + kSecondProfile +
                            "\"; a file keeps the arithmetic it was made with: build the model from its weights "
                            "(samba convert IN OUT --to safetensors, with the version that wrote it)"};
   }
@@ -71,6 +73,11 @@ StackStateFault find_stack_state_fault(const Json& state, std::span<const DType>
   if (StackStateFault fault = find_schema_fault(state); !fault.error_class.empty()) return fault;
   const auto metadata = [](const std::string& reason) { return StackStateFault{"metadata", reason}; };
   if (!state["config"].is_object()) return metadata("config must be an object, got " + shown(state["config"]));
+  const bool second = state["config"].contains("profile") && state["config"]["profile"] == kSecondProfile;
+  if ((state["profile"] == kSecondProfile) != second) {
+    return metadata("the profile is " + shown(state["profile"]) + ", the configuration is" + (second ? "" : " not") +
+                    " of samba.fp32.v2");
+  }
   if (!is_one_of(state["numeric_mode"], {"identical", "deterministic", "fast"})) {
     return metadata("numeric_mode must be identical, deterministic or fast, got " + shown(state["numeric_mode"]));
   }

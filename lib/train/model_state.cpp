@@ -85,15 +85,16 @@ bool fits_samba_archive(const ModelState& state) {
 }
 
 Json stack_state_json(const ModelState& state, WeightFormat format) {
-  Json object = {{"schema", kStackStateSchema},
-                 {"profile", kStackProfile},
-                 {"numeric_mode", state.numeric_mode},
-                 {"config", config_to_json(state.config)},
-                 {"step", state.step},
-                 {"weight_format", weight_format_name(format)},
-                 {"optimizer", nullptr},
-                 {"schedule", nullptr},
-                 {"rng", nullptr}};
+  Json object = {
+      {"schema", kStackStateSchema},
+      {"profile", state.config.profile == StackProfile::fp32_v2 ? profile_name(state.config) : kStackProfile},
+      {"numeric_mode", state.numeric_mode},
+      {"config", config_to_json(state.config)},
+      {"step", state.step},
+      {"weight_format", weight_format_name(format)},
+      {"optimizer", nullptr},
+      {"schedule", nullptr},
+      {"rng", nullptr}};
   if (state.training) {
     object["optimizer"] = optimizer_json(state.training->optimizer);
     if (state.training->schedule) object["schedule"] = state.training->schedule->to_json();
