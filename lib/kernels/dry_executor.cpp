@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "samba/kernels/extended_gradients.h"
 #include "samba/kernels/linear_groups.h"
 
 namespace samba {
@@ -31,8 +32,10 @@ class DryWeight final : public PreparedWeight {
   std::size_t bytes_;
 };
 
-class DryElementwise final : public ElementwiseKernels {
+// Gradients beside the kernels' own are offered whatever the real executor does: a plan counts, the call refuses.
+class DryElementwise final : public ElementwiseKernels, public ActivationGradients {
  public:
+  void unary_backward(UnaryFunction, Index, const float*, const float*, float*) override {}
   void unary(UnaryFunction, Index, const float*, float*) override {}
   void binary(BinaryFunction, Index, const float*, const float*, float*) override {}
   void clamp(Index, const float*, float, float, float*) override {}
@@ -113,8 +116,12 @@ class DryFixed15 final : public Fixed15Kernels {
   std::uint64_t total_ = 0;
 };
 
-class DryNorm final : public NormKernels {
+class DryNorm final : public NormKernels, public NormGradients {
  public:
+  void rms_norm_heads_backward(Index, Index, Index, float, bool, const float*, const float*, const float*, float*,
+                               float*) override {}
+  void layer_norm_block_backward(Index, Index, float, const float*, const float*, const float*, float*, float*,
+                                 float*) override {}
   void rms_norm_forward(Index, Index, float, bool, const float*, const float*, float*, float*, float*) override {}
   void rms_norm_backward(Index, Index, float, const float*, const float*, const float*, float*, float*,
                          float*) override {}
@@ -176,7 +183,7 @@ class DryRope final : public RopeKernels {
   void rotate_backward(const RopeShape&, const float*, const float*, const float*, float*) override {}
 };
 
-class DryAttention final : public AttentionKernels {
+class DryAttention final : public AttentionKernels, public SoftcapGradients {
  public:
   void attention_forward(const AttentionShape&, const float*, const KeyValueView&, float*,
                          const AttentionStages&) override {}
@@ -203,7 +210,7 @@ class DryMamba2 final : public Mamba2Kernels {
   void conv_backward(const Mamba2Call&, const Mamba2Gradients&) override {}
 };
 
-class DryMamba3 final : public Mamba3Kernels {
+class DryMamba3 final : public Mamba3Kernels, public Mamba3Products {
  public:
   void prepare_tokens(const Mamba3Call&) override {}
   void accumulate_angles(const Mamba3Call&) override {}
@@ -214,6 +221,7 @@ class DryMamba3 final : public Mamba3Kernels {
   void scan_backward(const Mamba3Call&, const Mamba3Gradients&) override {}
   void rotate_backward(const Mamba3Call&, const Mamba3Gradients&) override {}
   void tokens_backward(const Mamba3Call&, const Mamba3Gradients&) override {}
+  void scan_backward_products(const Mamba3Call&, const Mamba3Gradients&) override {}
 };
 
 class DryRun final : public DryExecutor {
