@@ -5,6 +5,7 @@
 #include "general_stack.h"
 #include "samba/core/error.h"
 #include "samba/model/activation_plan.h"
+#include "samba/train/train_config.h"
 #include "small_stack.h"
 
 namespace samba {
@@ -98,6 +99,24 @@ TEST_CASE("Steps of a trainer under the smallest budget are the steps without on
     }
   }
   CHECK(training_digest(*free) == training_digest(*bound));
+}
+
+TEST_CASE("A run's configuration states the budget; one below the smallest tape is refused with that tape's size") {
+  nlohmann::json config = nlohmann::json::parse(R"({
+    "steps": 1, "model": {"vocab": 256, "d_model": 32, "layers": ["mamba3", "mamba3", "mamba3", "mamba3"]},
+    "data": {"paths": ["t"]}, "batch": {"rows": 4, "length": 128, "accumulation_steps": 2}})");
+  const TrainConfig without = parse_train_config(config, "/");
+  CHECK_FALSE(without.train.activation_budget_bytes.has_value());
+  // Four layers in segments of two: 2 + 1 + 1 inputs of 2 x 128 tokens.
+  const Index least = 4 * 2 * 128 * 32 * 4;
+  config["train"]["activation_budget_bytes"] = least;
+  const TrainConfig with = parse_train_config(config, "/");
+  CHECK(with.train.activation_budget_bytes == least);
+  CHECK(resolved_json(with)["train"]["activation_budget_bytes"] == least);
+  CHECK(first_difference(resolved_json(without), resolved_json(with)).empty());
+  config["train"]["activation_budget_bytes"] = least - 1;
+  CHECK_THROWS_WITH(parse_train_config(config, "/"),
+                    Contains("/train/activation_budget_bytes: must be at least " + std::to_string(least)));
 }
 
 }  // namespace

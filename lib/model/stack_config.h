@@ -68,7 +68,7 @@ std::string_view profile_name(const StackConfig& config);
 // The tensors of a layer in registry order.
 std::vector<WeightSpec> layer_weight_specs(const StackConfig& config, const LayerConfig& layer);
 
-// Why a stack has no gradient, and where: {"/layers/2/qk_norm", "..."}; empty when it can be trained.
+// Why a stack has no gradient, and where: {"/layers/2/numeric_profile", "..."}; empty when it can be trained.
 struct InferenceOnlyReason {
   std::string pointer;
   std::string text;

@@ -77,13 +77,14 @@ MemoryPlan plan_inference(Executor& executor, const StackConfig& config, const I
 }
 
 MemoryPlan plan_training(Executor& executor, const StackConfig& config, const OptimizerSettings& settings, Index batch,
-                         Index length) {
+                         Index length, std::optional<Index> activation_budget) {
   const std::unique_ptr<DryExecutor> dry = make_dry_executor(executor);
   DryMemory& memory = dry->dry_memory();
   auto stack = std::make_unique<SambaStack>(*dry, config);
   MemoryPlan plan;
   plan.weights = memory.live();
   plan.panels = dry->prepared_bytes();
+  stack->set_activation_budget(activation_budget);
   SambaTrainer trainer(std::move(stack), Generator(0), settings);
   const auto size = static_cast<std::uint64_t>(trainer.stack().registry().total()) * sizeof(float);
   plan.moments = (settings.kind == OptimizerKind::sgd ? 1 : 2) * size;

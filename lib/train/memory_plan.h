@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,6 @@ MemoryPlan plan_inference(Executor& executor, const StackConfig& config, const I
 
 // Steps on `batch` rows of `length` tokens (settings.accumulation_steps parts of them at a time).
 MemoryPlan plan_training(Executor& executor, const StackConfig& config, const OptimizerSettings& settings, Index batch,
-                         Index length);
+                         Index length, std::optional<Index> activation_budget = std::nullopt);
 
 }  // namespace samba

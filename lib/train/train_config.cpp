@@ -4,6 +4,7 @@
 
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
+#include "samba/model/activation_plan.h"
 #include "samba/model/registry.h"
 #include "samba/numerics/fold.h"
 #include "samba/train/freeze.h"
@@ -238,12 +239,15 @@ SampleConfig read_sample(const json& value) {
 }
 
 TrainSection read_train(const json& value, const Path& folder) {
-  const JsonFields fields(value, "/train", {"init_from", "freeze"});
+  const JsonFields fields(value, "/train", {"init_from", "freeze", "activation_budget_bytes"});
   TrainSection train;
   if (fields.has("init_from")) {
     const std::string path = fields.text("init_from", "");
     if (path.empty()) fields.refuse("init_from", "the path of a model, or null");
     train.init_from = absolute_path(path, folder);
+  }
+  if (fields.has("activation_budget_bytes")) {
+    train.activation_budget_bytes = fields.integer("activation_budget_bytes", std::nullopt, 0);
   }
   if (!fields.has("freeze")) return train;
   const json& patterns = fields.get("freeze");
@@ -258,7 +262,19 @@ TrainSection read_train(const json& value, const Path& folder) {
   return train;
 }
 
+void check_activation_budget(const TrainConfig& config) {
+  if (!config.train.activation_budget_bytes) return;
+  const Index rows = config.batch.rows / config.optimizer.accumulation_steps;
+  const Index least = least_activation_bytes(static_cast<Index>(config.model.layers.size()),
+                                             rows * config.batch.length * config.model.d_model);
+  if (*config.train.activation_budget_bytes >= least) return;
+  refuse_value("/train/activation_budget_bytes: must be at least " + std::to_string(least) + ", the smallest tape of " +
+               std::to_string(rows) + " rows of " + std::to_string(config.batch.length) + " tokens, got " +
+               std::to_string(*config.train.activation_budget_bytes));
+}
+
 void check_together(const TrainConfig& config) {
+  check_activation_budget(config);
   if (!config.train.freeze.empty()) frozen_tensors(Registry(config.model), config.train.freeze);
   const Index positions = position_limit(config.model);
   if (config.batch.length > positions) {
@@ -324,6 +340,8 @@ nlohmann::ordered_json resolved_json(const TrainConfig& config) {
   result["model"] = config_to_ordered_json(config.model);
   result["train"]["init_from"] = config.train.init_from.empty() ? json(nullptr) : json(config.train.init_from);
   result["train"]["freeze"] = config.train.freeze;
+  result["train"]["activation_budget_bytes"] =
+      config.train.activation_budget_bytes ? json(*config.train.activation_budget_bytes) : json(nullptr);
   result["data"] = {{"paths", config.data.paths}, {"order", config.data.order}};
   result["data"]["weights"] = config.data.weights.empty() ? json(nullptr) : json(config.data.weights);
   result["data"]["start_positions"] =

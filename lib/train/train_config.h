@@ -55,8 +55,9 @@ struct SampleConfig {
 
 // What the training does with the model beside the optimizer's steps.
 struct TrainSection {
-  std::string init_from;            // a model to begin from, absolute; empty: initial values are drawn
-  std::vector<std::string> freeze;  // patterns of tensors that stay as they are (freeze.h)
+  std::string init_from;                         // a model to begin from, absolute; empty: initial values are drawn
+  std::vector<std::string> freeze;               // patterns of tensors that stay as they are (freeze.h)
+  std::optional<Index> activation_budget_bytes;  // of the tape of a microbatch (samba_stack.h)
 };
 
 struct TrainConfig {

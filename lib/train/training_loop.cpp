@@ -111,8 +111,14 @@ void TrainingRun::check_initial_model(const InitialModel& model) const {
                  std::to_string(model.config.vocab) +
                  " tokens; a model keeps its vocabulary: leave /model out, or train from drawn values");
   }
-  const nlohmann::json mine = config_to_json(config_.model);
-  const nlohmann::json theirs = config_to_json(model.config);
+  // Parameters have no profile, and do not tell how layers are written.
+  const auto shape_of = [](StackConfig config) {
+    config.samba.reset();
+    config.profile = StackProfile::fp32_v1;
+    return config_to_json(config);
+  };
+  const nlohmann::json mine = shape_of(config_.model);
+  const nlohmann::json theirs = shape_of(model.config);
   const std::string field = first_difference({{"model", mine}}, {{"model", theirs}});
   if (!field.empty() && field != "/model/dropout") {
     refuse_value(field + ": is not that of the model " + path + " that /train/init_from names; leave /model out");
@@ -142,7 +148,9 @@ void TrainingRun::make_ready(Executor& executor) {
     settings.accumulation_steps = 1;
     rows = trainer_->ranks()->split().rows;
   }
-  const MemoryPlan plan = plan_training(executor, config_.model, settings, rows, config_.batch.length);
+  const std::optional<Index> budget = config_.train.activation_budget_bytes;
+  trainer_->stack().set_activation_budget(budget);
+  const MemoryPlan plan = plan_training(executor, config_.model, settings, rows, config_.batch.length, budget);
   trainer_->stack().reserve_workspace(plan.workspace);
 }
 
