@@ -186,7 +186,8 @@ std::vector<json> full_configs() {
   std::vector<json> configs;
   json second_profile = general;
   second_profile["model"]["profile"] = "samba.fp32.v2";
-  for (const json& config : {samba, general, sgd, second_profile}) configs.emplace_back(resolved_json(parse_train_config(config, "/")));
+  for (const json& config : {samba, general, sgd, second_profile})
+    configs.emplace_back(resolved_json(parse_train_config(config, "/")));
   return configs;
 }
 
