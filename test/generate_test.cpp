@@ -4,7 +4,9 @@
 #include <set>
 
 #include "samba/core/error.h"
+#include "samba/core/float_environment.h"
 #include "samba/generate/sampler.h"
+#include "samba/numerics/elementary.h"
 #include "samba/numerics/philox.h"
 #include "samba/text/tokenizer.h"
 
@@ -113,6 +115,69 @@ TEST_CASE("draws follow the distribution that the filters leave") {
   min_p.min_p = 0.2;  // of the largest: at least 0.1
   CHECK(counts(min_p)[2] > 0.1);
   CHECK(counts(min_p)[3] == 0.0);
+}
+
+// The rule of design/decisions.md word for word: every token is sorted, every sum is taken.
+std::int32_t plain_draw(std::span<const float> logits, const SamplerOptions& options, std::uint64_t index) {
+  const FloatScope float_scope;
+  std::vector<std::pair<float, std::int32_t>> all;
+  std::vector<float> scaled;
+  float top = -kInfinity;
+  for (const float logit : logits) {
+    scaled.push_back(div(flush(logit), static_cast<float>(options.temperature)));
+    top = max(top, scaled.back());
+  }
+  for (std::size_t v = 0; v < scaled.size(); ++v) {
+    all.emplace_back(elementary::exp(sub(scaled[v], top)), static_cast<std::int32_t>(v));
+  }
+  std::sort(all.begin(), all.end(),
+            [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
+  std::vector<float> sums;
+  float sum = 0.0F;
+  for (const auto& [weight, id] : all) sums.push_back(sum = add(sum, weight));
+  std::size_t kept = all.size();
+  if (options.top_k > 0) kept = std::min(kept, static_cast<std::size_t>(options.top_k));
+  const float enough = mul(static_cast<float>(options.top_p), sums[kept - 1]);
+  std::size_t reached = 0;
+  while (sums[reached] < enough) ++reached;
+  kept = std::min(kept, reached + 1);
+  while (kept > 1 && all[kept - 1].first < mul(static_cast<float>(options.min_p), all[0].first)) --kept;
+  const float target = mul(stream_coin(options.seed, 0, index), sums[kept - 1]);
+  std::size_t drawn = 0;
+  while (drawn + 1 < kept && !(sums[drawn] > target)) ++drawn;
+  return all[drawn].second;
+}
+
+TEST_CASE("the sampler draws what sorting the whole vocabulary draws") {
+  constexpr std::size_t kVocab = 3000;
+  std::uint64_t index = 0;
+  for (const float spread : {0.0F, 1e-6F, 0.3F, 4.0F, 30.0F, 1e6F}) {
+    for (const double temperature : {0.2, 1.0, 7.0}) {
+      for (const std::int64_t top_k : {0, 1, 2, 40, 2999, 3000, 5000}) {
+        SamplerOptions options;
+        options.temperature = temperature;
+        options.top_k = top_k;
+        for (const auto& [top_p, min_p] : {std::pair(1.0, 0.0), std::pair(0.9, 0.0), std::pair(1.0, 1e-7),
+                                           std::pair(0.5, 0.3), std::pair(1e-9, 0.0)}) {
+          options.top_p = top_p;
+          options.min_p = min_p;
+          options.seed = ++index;
+          // Some of the logits are equal, so that the order of the ids counts.
+          std::vector<float> logits(kVocab);
+          for (std::size_t v = 0; v < kVocab; ++v) logits[v] = stream_normal(index, 1, v / 3, 0.0F, spread);
+          Sampler sampler(options, kVocab);
+          for (std::uint64_t i = 0; i < 2; ++i)
+            REQUIRE(sampler.next(logits, {}, 0, i) == plain_draw(logits, options, i));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a temperature that makes a logit infinite is refused") {
+  SamplerOptions options;
+  options.temperature = 1e-3;
+  CHECK_THROWS_WITH(Sampler(options, 2).next(std::vector<float>{1e37F, 0.0F}, {}, 0, 0), Contains("is not finite"));
 }
 
 TEST_CASE("options out of range are refused by name") {

@@ -57,6 +57,34 @@ std::int32_t Sampler::greedy() const {
   return static_cast<std::int32_t>(best);
 }
 
+// The candidates that count, sorted; returns how many. Weights below 2^-24 do not: the sums begin at the weight 1 of
+// the largest logit, so that every one of them leaves the sums, which come in descending order, as they are; and no cut
+// keeps a candidate behind the one that reaches the whole sum.
+std::size_t Sampler::take_candidates() {
+  constexpr float kLeastWeight = 0x1p-24F;
+  constexpr float kLeastLogit = -17.0F;  // exp(-17) = 0.69 * 2^-24
+  const float top = maximum(logits_);
+  if (!is_finite(top)) throw Error(ErrorKind::check, "the largest logit divided by the temperature is not finite");
+  std::size_t count = 0;
+  for (std::size_t v = 0; v < logits_.size(); ++v) {
+    const float below = sub(logits_[v], top);
+    if (below < kLeastLogit) continue;
+    const float weight = elementary::exp(below);
+    if (weight >= kLeastWeight) candidates_[count++] = {weight, static_cast<std::int32_t>(v)};
+  }
+  const auto before = [](const Candidate& a, const Candidate& b) {
+    return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
+  };
+  const auto begin = candidates_.begin();
+  const auto end = begin + static_cast<std::ptrdiff_t>(count);
+  if (options_.top_k > 0 && static_cast<std::size_t>(options_.top_k) < count) {
+    count = static_cast<std::size_t>(options_.top_k);
+    std::nth_element(begin, begin + static_cast<std::ptrdiff_t>(count), end, before);
+  }
+  std::sort(begin, begin + static_cast<std::ptrdiff_t>(count), before);
+  return count;
+}
+
 std::int32_t Sampler::next(std::span<const float> logits, std::span<const std::int32_t> context, std::uint32_t sample,
                            std::uint64_t index) {
   const FloatScope float_scope;
@@ -78,18 +106,9 @@ std::int32_t Sampler::next(std::span<const float> logits, std::span<const std::i
 
   const auto temperature = static_cast<float>(options_.temperature);
   for (float& logit : logits_) logit = div(logit, temperature);
-  const float top = maximum(logits_);
-  for (std::size_t v = 0; v < logits_.size(); ++v) {
-    candidates_[v] = {elementary::exp(sub(logits_[v], top)), static_cast<std::int32_t>(v)};
-  }
-  std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
-    return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
-  });
+  std::size_t kept = take_candidates();
   float sum = 0.0F;
-  for (std::size_t i = 0; i < candidates_.size(); ++i) sums_[i] = sum = add(sum, candidates_[i].weight);
-
-  std::size_t kept = candidates_.size();
-  if (options_.top_k > 0) kept = std::min(kept, static_cast<std::size_t>(options_.top_k));
+  for (std::size_t i = 0; i < kept; ++i) sums_[i] = sum = add(sum, candidates_[i].weight);
   const float enough = mul(static_cast<float>(options_.top_p), sums_[kept - 1]);
   const auto begin = sums_.begin();
   kept = std::min(

@@ -49,6 +49,7 @@ class Sampler {
   };
 
   std::int32_t greedy() const;
+  std::size_t take_candidates();
 
   SamplerOptions options_;
   std::vector<float> logits_;
