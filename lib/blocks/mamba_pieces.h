@@ -4,10 +4,15 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 
+#include "samba/blocks/block.h"
 #include "samba/core/array.h"
 
 namespace samba {
+
+// The states of a call that goes on from none.
+inline constexpr std::array<BlockState*, 1> kNoState = {nullptr};
 
 inline constexpr Index kMambaPiece = 512;  // tokens; a multiple of every kind's chunk
 

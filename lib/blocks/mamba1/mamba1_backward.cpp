@@ -2,6 +2,7 @@
 #include <string>
 
 #include "samba/blocks/mamba1/mamba1_block.h"
+#include "samba/blocks/mamba_pieces.h"
 #include "samba/core/error.h"
 
 namespace samba {
@@ -87,7 +88,7 @@ void Mamba1Block::backward(Index batch, Index length, const float* x, const floa
   Mamba1Kernels& kernels = executor_.mamba1();
   const bool recording = stages != nullptr;
   Mamba1Activations run =
-      run_forward(batch, length, x, nullptr, recording ? Keep::for_stages : Keep::for_backward, workspace);
+      run_forward(batch, length, x, kNoState, recording ? Keep::for_stages : Keep::for_backward, workspace);
   const Mamba1Call& call = run.call;
   const Index rows = call.rows(), inner = call.channels(), rank = call.dt_rank(), width = call.x_width();
   if (recording) {

@@ -97,8 +97,8 @@ void Mamba1Block::check_call(const BlockState* state, Index /*length*/) const {
                "; the block's d_model is " + std::to_string(d_model_));
 }
 
-Mamba1Activations Mamba1Block::run_forward(Index batch, Index length, const float* x, Mamba1State* state, Keep keep,
-                                           Workspace& workspace) {
+Mamba1Activations Mamba1Block::run_forward(Index batch, Index length, const float* x,
+                                           std::span<BlockState* const> states, Keep keep, Workspace& workspace) {
   Mamba1Activations run;
   Mamba1Call& call = run.call;
   call.batch = batch;
@@ -107,8 +107,11 @@ Mamba1Activations Mamba1Block::run_forward(Index batch, Index length, const floa
   call.a = a_.data();
   call.dt_bias = weight(Mamba1Weight::dt_bias);
   call.d = weight(Mamba1Weight::d);
-  call.h = state == nullptr ? nullptr : state->data(Mamba1Piece::h);
   const Index rows = call.rows();
+  // Products read their weights once for all rows; what goes on from a state runs state by state.
+  const auto parts = static_cast<Index>(states.size());
+  const Index part_rows = rows / parts;
+  const auto state_of = [&](Index part) { return static_cast<Mamba1State*>(states[static_cast<std::size_t>(part)]); };
   const Index inner = call.channels();
   LinearKernels& linear = executor_.linear();
 
@@ -120,19 +123,23 @@ Mamba1Activations Mamba1Block::run_forward(Index batch, Index length, const floa
   call.in_proj = in_proj;
   linear.linear(*in_proj_, rows, run.normed, in_proj);
 
-  ConvCall conv{batch,
-                length,
-                inner,
-                in_proj,
-                2 * inner,
-                weight(Mamba1Weight::conv),
-                weight(Mamba1Weight::conv_bias),
-                state == nullptr ? nullptr : state->data(Mamba1Piece::conv_window)};
   float* u = workspace.floats(rows * inner);
   call.u = u;
   if (keep != Keep::nothing) run.conv = workspace.floats(rows * inner);
-  executor_.conv().conv_forward(conv, run.conv, u);
-  if (state != nullptr) executor_.conv().update_window(conv, state->data(Mamba1Piece::conv_window));
+  for (Index part = 0; part < parts; ++part) {
+    float* const window = state_of(part) == nullptr ? nullptr : state_of(part)->data(Mamba1Piece::conv_window);
+    const Index first = part * part_rows;
+    const ConvCall conv{batch / parts,
+                        length,
+                        inner,
+                        in_proj + first * 2 * inner,
+                        2 * inner,
+                        weight(Mamba1Weight::conv),
+                        weight(Mamba1Weight::conv_bias),
+                        window};
+    executor_.conv().conv_forward(conv, run.conv, u + first * inner);
+    if (window != nullptr) executor_.conv().update_window(conv, window);
+  }
 
   float* x_proj = workspace.floats(rows * call.x_width());
   call.x_proj = x_proj;
@@ -150,7 +157,18 @@ Mamba1Activations Mamba1Block::run_forward(Index batch, Index length, const floa
     call.kept = workspace.floats(batch * call.segments() * inner * mamba1::kStates);
   }
   if (keep == Keep::for_stages) call.y = workspace.floats(rows * inner);
-  executor_.mamba1().scan(call);
+  for (Index part = 0; part < parts; ++part) {
+    Mamba1Call one = call;
+    const Index first = part * part_rows;
+    one.batch = batch / parts;
+    one.in_proj += first * 2 * inner;
+    one.u += first * inner;
+    one.x_proj += first * call.x_width();
+    one.dt_proj += first * inner;
+    one.gate += first * inner;
+    if (state_of(part) != nullptr) one.h = state_of(part)->data(Mamba1Piece::h);
+    executor_.mamba1().scan(one);
+  }
   return run;
 }
 
@@ -163,19 +181,24 @@ void Mamba1Block::forward(Index batch, Index length, const float* x, float* y, B
                  "; the call has a batch of " + std::to_string(batch));
   }
   if (batch != 1 || typed == nullptr || stages != nullptr) {
-    return run_call(batch, length, x, y, typed, workspace, stages);
+    return run_call(batch, length, x, y, {&state, 1}, workspace, stages);
   }
   over_pieces(length, 0, [&](Index first, Index count) {
-    run_call(1, count, x + first * d_model_, y + first * d_model_, typed, workspace, nullptr);
+    run_call(1, count, x + first * d_model_, y + first * d_model_, {&state, 1}, workspace, nullptr);
   });
 }
 
-void Mamba1Block::run_call(Index batch, Index length, const float* x, float* y, Mamba1State* state,
+void Mamba1Block::step_rows(std::span<BlockState* const> states, const float* x, float* y, Workspace& workspace) {
+  for (const BlockState* state : states) check_call(state, 1);
+  run_call(static_cast<Index>(states.size()), 1, x, y, states, workspace, nullptr);
+}
+
+void Mamba1Block::run_call(Index batch, Index length, const float* x, float* y, std::span<BlockState* const> states,
                            Workspace& workspace, StageRecorder* stages) {
   Workspace::Scope scope(workspace);
   const Index rows = batch * length;
   Mamba1Activations run =
-      run_forward(batch, length, x, state, stages == nullptr ? Keep::nothing : Keep::for_stages, workspace);
+      run_forward(batch, length, x, states, stages == nullptr ? Keep::nothing : Keep::for_stages, workspace);
   run.projected = workspace.floats(rows * d_model_);
   executor_.linear().linear(*out_proj_, rows, run.call.gate, run.projected);
   executor_.elementwise().add(rows * d_model_, x, run.projected, y);

@@ -52,20 +52,22 @@ class Mamba1Block final : public Block {
 
   void forward(Index batch, Index length, const float* x, float* y, BlockState* state, Workspace& workspace,
                StageRecorder* stages) override;
+  void step_rows(std::span<BlockState* const> states, const float* x, float* y, Workspace& workspace) override;
   void backward(Index batch, Index length, const float* x, const float* dy, float* dx,
                 std::span<float* const> weight_gradients, Workspace& workspace, StageRecorder* stages) override;
 
  private:
-  void run_call(Index batch, Index length, const float* x, float* y, Mamba1State* state, Workspace& workspace,
-                StageRecorder* stages);
+  void run_call(Index batch, Index length, const float* x, float* y, std::span<BlockState* const> states,
+                Workspace& workspace, StageRecorder* stages);
   void lay_out_weights();
   const float* weight(Mamba1Weight which) const { return weights_.elements(static_cast<std::size_t>(which)); }
   const float* matrix(Mamba1Weight which, Workspace& workspace) const {
     return weights_.matrix(static_cast<std::size_t>(which), workspace);
   }
   enum class Keep { nothing, for_backward, for_stages };
-  Mamba1Activations run_forward(Index batch, Index length, const float* x, Mamba1State* state, Keep keep,
-                                Workspace& workspace);
+  // `states`: one for the whole batch (null: zeros), or with length 1 one for every row.
+  Mamba1Activations run_forward(Index batch, Index length, const float* x, std::span<BlockState* const> states,
+                                Keep keep, Workspace& workspace);
   void record_forward(const Mamba1Activations& run, StageRecorder& stages) const;
 
   Executor& executor_;

@@ -23,7 +23,6 @@ void allocate_outputs(Mamba2Call& call, bool keep_states, Workspace& workspace) 
   call.decay = workspace.floats(chunks * kChunk);
   if (keep_states || call.chunks() > 1) call.pass_states = workspace.floats(chunks * kCells);
   call.skip = workspace.floats(call.rows() * call.inner());
-  call.gate = workspace.floats(call.rows() * call.inner());
 }
 
 void allocate_stages(Mamba2Call& call, Workspace& workspace) {
@@ -122,10 +121,8 @@ void Mamba2Block::check_call(const BlockState* state, Index /*length*/) const {
   }
 }
 
-Mamba2Activations Mamba2Block::run_forward(Index batch, Index length, const float* x, Mamba2State* state, float* h_last,
-                                           Keep keep, Workspace& workspace) {
-  Mamba2Activations run;
-  Mamba2Call& call = run.call;
+Mamba2Call Mamba2Block::make_call(Index batch, Index length) const {
+  Mamba2Call call;
   call.batch = batch;
   call.tokens = length;
   call.d_model = d_model_;
@@ -134,48 +131,97 @@ Mamba2Activations Mamba2Block::run_forward(Index batch, Index length, const floa
   call.d = weight(Mamba2Weight::d);
   call.dt_low = options_.dt_low;
   call.dt_high = options_.dt_high;
-  call.h_last = h_last;
+  return call;
+}
+
+void Mamba2Block::project_in(Mamba2Activations& run, const float* x, Workspace& workspace) {
+  const Index rows = run.call.rows();
+  run.norm_sumsq = workspace.floats(rows);
+  run.normed = workspace.floats(rows * d_model_);
+  executor_.norm().mamba_norm_forward(rows, d_model_, kMamba2NormEpsilon, x, weight(Mamba2Weight::block_norm),
+                                      run.normed, run.norm_sumsq);
+  float* in_proj = workspace.floats(rows * run.call.width());
+  run.call.in_proj = in_proj;
+  executor_.linear().linear(*in_proj_, rows, run.normed, in_proj);
+}
+
+// Convolution and scan, from in_proj to gate.
+void Mamba2Block::mix(Mamba2Activations& run, Mamba2State* state, Keep keep, Workspace& workspace) {
+  Mamba2Call& call = run.call;
   if (state != nullptr) {
     call.buffered = state->buffered_tokens();
     call.buffer_xbc = state->data(Mamba2Piece::buffer_xbc);
     call.buffer_dt = state->data(Mamba2Piece::buffer_dtraw);
     call.h = state->data(Mamba2Piece::h);
   }
-  const Index rows = call.rows();
-  NormKernels& norm = executor_.norm();
-
-  run.norm_sumsq = workspace.floats(rows);
-  run.normed = workspace.floats(rows * d_model_);
-  norm.mamba_norm_forward(rows, d_model_, kMamba2NormEpsilon, x, weight(Mamba2Weight::block_norm), run.normed,
-                          run.norm_sumsq);
-  float* in_proj = workspace.floats(rows * call.width());
-  call.in_proj = in_proj;
-  executor_.linear().linear(*in_proj_, rows, run.normed, in_proj);
-
   ConvCall conv;
-  conv.batch = batch;
-  conv.tokens = length;
+  conv.batch = call.batch;
+  conv.tokens = call.tokens;
   conv.channels = call.channels();
-  conv.x = in_proj + call.inner();
+  conv.x = call.in_proj + call.inner();
   conv.x_stride = call.width();
   conv.weight = weight(Mamba2Weight::conv);
   conv.bias = weight(Mamba2Weight::conv_bias);
   if (state != nullptr) conv.window = state->data(Mamba2Piece::conv_window);
-  float* x_bc = workspace.floats(rows * call.channels());
+  float* x_bc = workspace.floats(call.rows() * call.channels());
   call.x_bc = x_bc;
-  if (keep != Keep::nothing) run.conv = workspace.floats(rows * call.channels());
+  if (keep != Keep::nothing) run.conv = workspace.floats(call.rows() * call.channels());
   executor_.conv().conv_forward(conv, run.conv, x_bc);
   if (state != nullptr) executor_.conv().update_window(conv, state->data(Mamba2Piece::conv_window));
 
   allocate_outputs(call, keep != Keep::nothing, workspace);
   if (keep == Keep::for_stages) allocate_stages(call, workspace);
   executor_.mamba2().scan(call);
+}
 
-  run.gate_sumsq = workspace.floats(rows);
-  run.gate_normed = workspace.floats(rows * call.inner());
-  norm.mamba_norm_forward(rows, call.inner(), kMamba2NormEpsilon, call.gate, weight(Mamba2Weight::norm),
-                          run.gate_normed, run.gate_sumsq);
+Mamba2Activations Mamba2Block::run_forward(Index batch, Index length, const float* x, Mamba2State* state, float* h_last,
+                                           Keep keep, Workspace& workspace) {
+  Mamba2Activations run;
+  run.call = make_call(batch, length);
+  run.call.h_last = h_last;
+  project_in(run, x, workspace);
+  run.call.gate = workspace.floats(run.call.rows() * run.call.inner());
+  mix(run, state, keep, workspace);
+  normalize_gate(run, workspace);
   return run;
+}
+
+void Mamba2Block::normalize_gate(Mamba2Activations& run, Workspace& workspace) {
+  const Index rows = run.call.rows(), inner = run.call.inner();
+  run.gate_sumsq = workspace.floats(rows);
+  run.gate_normed = workspace.floats(rows * inner);
+  executor_.norm().mamba_norm_forward(rows, inner, kMamba2NormEpsilon, run.call.gate, weight(Mamba2Weight::norm),
+                                      run.gate_normed, run.gate_sumsq);
+}
+
+void Mamba2Block::project_out(Mamba2Activations& run, const float* x, float* y, Workspace& workspace) {
+  const Index rows = run.call.rows();
+  run.projected = workspace.floats(rows * d_model_);
+  executor_.linear().linear(*out_proj_, rows, run.gate_normed, run.projected);
+  executor_.elementwise().add(rows * d_model_, x, run.projected, y);
+}
+
+void Mamba2Block::step_rows(std::span<BlockState* const> states, const float* x, float* y, Workspace& workspace) {
+  if (reports_wanted_) return Block::step_rows(states, x, y, workspace);
+  for (const BlockState* state : states) check_call(state, 1);
+  const Workspace::Scope scope(workspace);
+  Mamba2Activations run;
+  run.call = make_call(static_cast<Index>(states.size()), 1);
+  project_in(run, x, workspace);
+  const Index inner = run.call.inner();
+  run.call.gate = workspace.floats(run.call.rows() * inner);
+  for (Index row = 0; row < run.call.batch; ++row) {
+    const Workspace::Scope row_scope(workspace);
+    auto& state = static_cast<Mamba2State&>(*states[static_cast<std::size_t>(row)]);
+    Mamba2Activations one;
+    one.call = make_call(1, 1);
+    one.call.in_proj = run.call.in_proj + row * run.call.width();
+    one.call.gate = run.call.gate + row * inner;
+    mix(one, &state, Keep::nothing, workspace);
+    store_open_chunk(one.call, state);
+  }
+  normalize_gate(run, workspace);
+  project_out(run, x, y, workspace);
 }
 
 void Mamba2Block::forward(Index batch, Index length, const float* x, float* y, BlockState* state, Workspace& workspace,
@@ -197,14 +243,10 @@ void Mamba2Block::forward(Index batch, Index length, const float* x, float* y, B
 void Mamba2Block::run_call(Index batch, Index length, const float* x, float* y, Mamba2State* state,
                            Workspace& workspace, StageRecorder* stages) {
   Workspace::Scope scope(workspace);
-  const Index rows = batch * length;
   float* h_last = reports_wanted_ ? report_h_last(batch) : nullptr;
   Mamba2Activations run =
       run_forward(batch, length, x, state, h_last, stages == nullptr ? Keep::nothing : Keep::for_stages, workspace);
-  run.projected = workspace.floats(rows * d_model_);
-  executor_.linear().linear(*out_proj_, rows, run.gate_normed, run.projected);
-  executor_.elementwise().add(rows * d_model_, x, run.projected, y);
-
+  project_out(run, x, y, workspace);
   if (stages != nullptr) record_mamba2_forward(run, executor_, workspace, *stages);
   if (state != nullptr) store_open_chunk(run.call, *state);
 }

@@ -66,6 +66,7 @@ class Mamba2Block final : public Block {
 
   void forward(Index batch, Index length, const float* x, float* y, BlockState* state, Workspace& workspace,
                StageRecorder* stages) override;
+  void step_rows(std::span<BlockState* const> states, const float* x, float* y, Workspace& workspace) override;
   void backward(Index batch, Index length, const float* x, const float* dy, float* dx,
                 std::span<float* const> weight_gradients, Workspace& workspace, StageRecorder* stages) override;
 
@@ -84,6 +85,11 @@ class Mamba2Block final : public Block {
     return weights_.matrix(static_cast<std::size_t>(which), workspace);
   }
   enum class Keep { nothing, for_backward, for_stages };
+  Mamba2Call make_call(Index batch, Index length) const;
+  void project_in(Mamba2Activations& run, const float* x, Workspace& workspace);
+  void mix(Mamba2Activations& run, Mamba2State* state, Keep keep, Workspace& workspace);
+  void normalize_gate(Mamba2Activations& run, Workspace& workspace);
+  void project_out(Mamba2Activations& run, const float* x, float* y, Workspace& workspace);
   Mamba2Activations run_forward(Index batch, Index length, const float* x, Mamba2State* state, float* h_last, Keep keep,
                                 Workspace& workspace);
   void store_open_chunk(const Mamba2Call& call, Mamba2State& state);

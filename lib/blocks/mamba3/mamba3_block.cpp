@@ -40,7 +40,6 @@ void allocate_outputs(Mamba3Call& call, Workspace& workspace) {
   call.scale = workspace.floats(working);
   call.k_scaled = workspace.floats(working * kStateSize);
   call.skip = workspace.floats(cells * kHeadDim);
-  call.gate = workspace.floats(cells * kHeadDim);
 }
 
 void allocate_kept(Mamba3Call& call, Workspace& workspace) {
@@ -195,19 +194,8 @@ void Mamba3Block::check_call(const BlockState* state, Index /*length*/) const {
   check_state(*typed);
 }
 
-Mamba3Activations Mamba3Block::run_forward(Index batch, Index length, const float* x, Mamba3State* state, float* h_last,
-                                           Keep keep, Workspace& workspace) {
-  const Index rows = batch * length;
-  const Index width = mamba3::projection_width(d_model_);
-  Mamba3Activations result;
-  result.norm_sumsq = workspace.floats(rows);
-  result.normed = workspace.floats(rows * d_model_);
-  result.in_proj = workspace.floats(rows * width);
-  executor_.norm().mamba_norm_forward(rows, d_model_, kMamba3NormEpsilon, x, weight(Mamba3Weight::block_norm),
-                                      result.normed, result.norm_sumsq);
-  executor_.linear().linear(*in_proj_, rows, result.normed, result.in_proj);
-
-  Mamba3Call& call = result.call;
+Mamba3Call Mamba3Block::make_call(Index batch, Index length) const {
+  Mamba3Call call;
   call.batch = batch;
   call.tokens = length;
   call.d_model = d_model_;
@@ -217,14 +205,28 @@ Mamba3Activations Mamba3Block::run_forward(Index batch, Index length, const floa
   call.b_bias = weight(Mamba3Weight::b_bias);
   call.c_bias = weight(Mamba3Weight::c_bias);
   call.d = weight(Mamba3Weight::d);
-  call.in_proj = result.in_proj;
+  return call;
+}
+
+void Mamba3Block::project_in(Mamba3Activations& run, const float* x, Workspace& workspace) {
+  const Index rows = run.call.new_rows();
+  run.norm_sumsq = workspace.floats(rows);
+  run.normed = workspace.floats(rows * d_model_);
+  run.in_proj = workspace.floats(rows * mamba3::projection_width(d_model_));
+  executor_.norm().mamba_norm_forward(rows, d_model_, kMamba3NormEpsilon, x, weight(Mamba3Weight::block_norm),
+                                      run.normed, run.norm_sumsq);
+  executor_.linear().linear(*in_proj_, rows, run.normed, run.in_proj);
+}
+
+// From in_proj to gate.
+void Mamba3Block::mix(Mamba3Call& call, float* in_proj, Mamba3State* state, Keep keep, Workspace& workspace) {
+  call.in_proj = in_proj;
   if (state != nullptr) bind_state(call, *state);
   allocate_outputs(call, workspace);
-  call.current.v = result.in_proj + mamba3::columns(d_model_).x;
-  call.current.v_stride = width;
+  call.current.v = in_proj + mamba3::columns(d_model_).x;
+  call.current.v_stride = mamba3::projection_width(d_model_);
   if (keep != Keep::nothing) allocate_kept(call, workspace);
   if (keep == Keep::for_stages) allocate_stages(call, workspace);
-  call.h_last = h_last;
 
   Mamba3Kernels& kernels = executor_.mamba3();
   kernels.prepare_tokens(call);
@@ -232,7 +234,44 @@ Mamba3Activations Mamba3Block::run_forward(Index batch, Index length, const floa
   kernels.rotate(call);
   kernels.weigh(call);
   kernels.scan(call);
-  return result;
+}
+
+Mamba3Activations Mamba3Block::run_forward(Index batch, Index length, const float* x, Mamba3State* state, float* h_last,
+                                           Keep keep, Workspace& workspace) {
+  Mamba3Activations run;
+  run.call = make_call(batch, length);
+  run.call.h_last = h_last;
+  project_in(run, x, workspace);
+  run.call.gate = workspace.floats(run.call.new_rows() * mamba3::d_inner(d_model_));
+  mix(run.call, run.in_proj, state, keep, workspace);
+  return run;
+}
+
+void Mamba3Block::project_out(Mamba3Activations& run, const float* x, float* y, Workspace& workspace) {
+  const Index rows = run.call.new_rows();
+  run.projected = workspace.floats(rows * d_model_);
+  executor_.linear().linear(*out_proj_, rows, run.call.gate, run.projected);
+  executor_.elementwise().add(rows * d_model_, x, run.projected, y);
+}
+
+void Mamba3Block::step_rows(std::span<BlockState* const> states, const float* x, float* y, Workspace& workspace) {
+  if (reports_wanted_) return Block::step_rows(states, x, y, workspace);
+  for (const BlockState* state : states) check_call(state, 1);
+  const Workspace::Scope scope(workspace);
+  Mamba3Activations run;
+  run.call = make_call(static_cast<Index>(states.size()), 1);
+  project_in(run, x, workspace);
+  const Index inner = mamba3::d_inner(d_model_);
+  run.call.gate = workspace.floats(run.call.new_rows() * inner);
+  for (Index row = 0; row < run.call.batch; ++row) {
+    const Workspace::Scope row_scope(workspace);
+    auto& state = static_cast<Mamba3State&>(*states[static_cast<std::size_t>(row)]);
+    Mamba3Call one = make_call(1, 1);
+    one.gate = run.call.gate + row * inner;
+    mix(one, run.in_proj + row * mamba3::projection_width(d_model_), &state, Keep::nothing, workspace);
+    store_last_chunk(one, state);
+  }
+  project_out(run, x, y, workspace);
 }
 
 void Mamba3Block::forward(Index batch, Index length, const float* x, float* y, BlockState* state, Workspace& workspace,
@@ -257,14 +296,10 @@ void Mamba3Block::forward(Index batch, Index length, const float* x, float* y, B
 void Mamba3Block::run_call(Index batch, Index length, const float* x, float* y, Mamba3State* state,
                            Workspace& workspace, StageRecorder* stages) {
   Workspace::Scope scope(workspace);
-  const Index rows = batch * length;
   float* h_last = reports_wanted_ ? report_h_last(batch) : nullptr;
   Mamba3Activations run =
       run_forward(batch, length, x, state, h_last, stages == nullptr ? Keep::nothing : Keep::for_stages, workspace);
-  run.projected = workspace.floats(rows * d_model_);
-  executor_.linear().linear(*out_proj_, rows, run.call.gate, run.projected);
-  executor_.elementwise().add(rows * d_model_, x, run.projected, y);
-
+  project_out(run, x, y, workspace);
   if (stages != nullptr) record_mamba3_forward(run, executor_.memory(), workspace, *stages);
   if (reports_wanted_) store_reports(run.call);
   if (state != nullptr) store_last_chunk(run.call, *state);

@@ -50,6 +50,7 @@ class Mamba3Block final : public Block {
 
   void forward(Index batch, Index length, const float* x, float* y, BlockState* state, Workspace& workspace,
                StageRecorder* stages) override;
+  void step_rows(std::span<BlockState* const> states, const float* x, float* y, Workspace& workspace) override;
   void backward(Index batch, Index length, const float* x, const float* dy, float* dx,
                 std::span<float* const> weight_gradients, Workspace& workspace, StageRecorder* stages) override;
 
@@ -69,6 +70,10 @@ class Mamba3Block final : public Block {
     return weights_.matrix(static_cast<std::size_t>(which), workspace);
   }
   enum class Keep { nothing, for_backward, for_stages };
+  Mamba3Call make_call(Index batch, Index length) const;
+  void project_in(Mamba3Activations& run, const float* x, Workspace& workspace);
+  void mix(Mamba3Call& call, float* in_proj, Mamba3State* state, Keep keep, Workspace& workspace);
+  void project_out(Mamba3Activations& run, const float* x, float* y, Workspace& workspace);
   Mamba3Activations run_forward(Index batch, Index length, const float* x, Mamba3State* state, float* h_last, Keep keep,
                                 Workspace& workspace);
   void store_last_chunk(const Mamba3Call& call, Mamba3State& state);
