@@ -51,7 +51,8 @@ constexpr const char* kTinyShapes = R"({
     {"kind": "growth", "pass": "prefill", "model": "tiny", "positions": [4, 20]},
     {"kind": "growth", "pass": "chunk", "model": "tiny", "positions": [4], "tokens": 8},
     {"kind": "start", "model": "tiny"},
-    {"kind": "memory", "model": "tiny", "tokens": 3}
+    {"kind": "memory", "model": "tiny", "tokens": 3},
+    {"kind": "encode", "forms": ["qwen2"], "vocab": 512, "kilobytes": 20}
   ]})";
 
 TEST_CASE("the shipped rows are read, have names of their own, and are those built into the program") {

@@ -27,7 +27,8 @@ const std::vector<Kind>& kinds() {
       {"block", {"name", "layer", "d_model", "length", "passes"}, add_block},
       {"growth", {"name", "model", "pass", "positions", "tokens"}, add_growth},
       {"start", {"name", "model", "tokens"}, add_start},
-      {"memory", {"name", "model", "tokens"}, add_memory}};
+      {"memory", {"name", "model", "tokens"}, add_memory},
+      {"encode", {"forms", "texts", "vocab", "kilobytes"}, add_encode}};
   return all;
 }
 

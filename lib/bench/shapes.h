@@ -69,5 +69,6 @@ void add_block(const RowSource& row, std::vector<Case>& cases);     // block_cas
 void add_growth(const RowSource& row, std::vector<Case>& cases);    // growth_cases.cpp
 void add_start(const RowSource& row, std::vector<Case>& cases);     // process_cases.cpp
 void add_memory(const RowSource& row, std::vector<Case>& cases);    // process_cases.cpp
+void add_encode(const RowSource& row, std::vector<Case>& cases);    // text_cases.cpp
 
 }  // namespace samba::bench
