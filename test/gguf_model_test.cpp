@@ -9,6 +9,7 @@
 #include "gguf_bytes.h"
 #include "huggingface_recording.h"
 #include "samba/backends/registry.h"
+#include "samba/convert/convert.h"
 #include "samba/convert/gguf_write.h"
 #include "samba/convert/model_source.h"
 #include "samba/core/error.h"
@@ -58,6 +59,28 @@ std::unique_ptr<SambaStack> expanded_stack(Executor& executor, const OpenModel& 
   const StoredModel stored = stored_model(model);
   return std::make_unique<SambaStack>(executor, model.state.config, ConstWeightMap(stored.weights),
                                       SambaStack::Use::inference);
+}
+
+WeightFormat as_float32(const ModelTensor&) { return WeightFormat::float32; }
+
+Conversion converted(const Path& in, const Path& out, ConvertTarget target,
+                     std::optional<WeightFormat> format = std::nullopt) {
+  ConvertOptions options;
+  options.target = target;
+  options.format = format;
+  return convert_model(find_model(in), out, options);
+}
+
+void check_same_tensors(const Path& path, const Path& other) {
+  const GgufFile got(path), want(other);
+  CHECK(got.tensors().size() == want.tensors().size());
+  for (const GgufTensor& tensor : want.tensors()) {
+    INFO(tensor.name);
+    REQUIRE(got.find(tensor.name) != nullptr);
+    CHECK(got.find(tensor.name)->format == tensor.format);
+    CHECK(std::equal(tensor.bytes.begin(), tensor.bytes.end(), got.find(tensor.name)->bytes.begin(),
+                     got.find(tensor.name)->bytes.end()));
+  }
 }
 
 std::vector<std::int32_t> greedy_tokens(SambaStack& stack, const std::vector<std::int32_t>& prompt, Index count) {
@@ -156,7 +179,7 @@ TEST_CASE("what is written as GGUF is what llama.cpp writes") {
   for (const std::string name : kArchitectures) {
     INFO(name);
     const OpenModel model = open_gguf(gguf_path(name));
-    const GgufPlan plan = plan_gguf(model, WeightFormat::float32);
+    const GgufPlan plan = plan_gguf(model, WeightFormat::float32, as_float32);
     CHECK(gguf_architecture_name(plan.architecture) == name);
     const Path path = folder / (name + ".gguf");
     write_gguf_model(plan, model, path);
@@ -184,6 +207,44 @@ TEST_CASE("what is written as GGUF is what llama.cpp writes") {
       CHECK(ours.metadata().at(key).number == value.number);
     }
     CHECK(open_gguf(path).state.config == model.state.config);
+  }
+}
+
+TEST_CASE("BF16 matrices keep their bits in every form") {
+  for (const std::string name : {"llama", "gemma", "mamba2"}) {  // interleaved q and k, norms of 1 + w, convolutions
+    INFO(name);
+    const TemporaryFolder folder;
+    converted(gguf_path(name), folder / "a.gguf", ConvertTarget::gguf, WeightFormat::bfloat16);
+    const Conversion there = converted(folder / "a.gguf", folder / "b.samba", ConvertTarget::file);
+    CHECK(there.to_format == WeightFormat::bfloat16);
+    for (const ConvertedTensor& tensor : there.tensors) CHECK(!tensor.largest_error);
+    const Conversion aside = converted(folder / "a.gguf", folder / "c", ConvertTarget::folder);
+    CHECK(aside.to_format == WeightFormat::bfloat16);
+    converted(folder / "b.samba", folder / "d.gguf", ConvertTarget::gguf);
+    check_same_tensors(folder / "d.gguf", folder / "a.gguf");
+    converted(folder / "c", folder / "e.gguf", ConvertTarget::gguf);
+    check_same_tensors(folder / "e.gguf", folder / "a.gguf");
+    const auto cpu = make_executor("cpu");
+    const Array ids = recorded(name).tensors.at("ids");
+    const Array want = load_model(*cpu, find_model(folder / "a.gguf"))->forward(ids);
+    CHECK(bits_equal(load_model(*cpu, find_model(folder / "b.samba"))->forward(ids).floats(), want.floats()));
+  }
+}
+
+TEST_CASE("of a file of many types only BF16 matrices stay packed, and no other is rounded to them") {
+  const TemporaryFolder folder;
+  const OpenModel source = open_gguf(gguf_path("llama_mixed"));
+  const Conversion conversion = converted(gguf_path("llama_mixed"), folder / "a.samba", ConvertTarget::file);
+  converted(folder / "a.samba", folder / "b.gguf", ConvertTarget::gguf);
+  const OpenModel kept = open_model(find_model(folder / "a.samba")), back = open_gguf(folder / "b.gguf");
+  for (std::size_t i = 0; i < source.tensors.size(); ++i) {
+    INFO(source.tensors[i].name);
+    const bool narrow = source.tensors[i].dtype == "BF16";
+    CHECK(conversion.tensors[i].dtype == (narrow ? "bfloat16" : "float32"));
+    CHECK(back.tensors[i].dtype == (narrow ? "BF16" : "F32"));
+    const Array values = floats_of(source.tensors[i]);
+    CHECK(bits_equal(floats_of(kept.tensors[i]).floats(), values.floats()));
+    CHECK(bits_equal(floats_of(back.tensors[i]).floats(), values.floats()));
   }
 }
 
@@ -233,9 +294,9 @@ TEST_CASE("what a stack cannot be is refused by key or tensor") {
 TEST_CASE("a stack that no architecture computes is refused with the reasons") {
   OpenModel model = open_gguf(gguf_path("llama"));
   model.state.config.layers[1].transformer.attn_softcap = 30.0F;
-  CHECK_THROWS_WITH(plan_gguf(model, WeightFormat::float32),
+  CHECK_THROWS_WITH(plan_gguf(model, WeightFormat::float32, as_float32),
                     Contains("llama: layer 1 has an attn_softcap") && Contains("mamba: layer 0 is transformer"));
-  CHECK_THROWS_WITH(plan_gguf(open_gguf(gguf_path("llama")), WeightFormat::int8),
+  CHECK_THROWS_WITH(plan_gguf(open_gguf(gguf_path("llama")), WeightFormat::int8, as_float32),
                     Contains("--to gguf holds float32 or bfloat16, got int8"));
 }
 

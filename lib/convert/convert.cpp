@@ -172,7 +172,8 @@ class Converter {
       return;
     }
     if (options_.target == ConvertTarget::gguf) {
-      gguf_ = plan_gguf(model_, result_.to_format);
+      gguf_ =
+          plan_gguf(model_, result_.to_format, [this](const ModelTensor& tensor) { return format_written(tensor); });
       result_.to = ModelForm::gguf_file;
       result_.vocabulary = gguf_.vocabulary;
       return;

@@ -81,6 +81,19 @@ Array expanded(const std::string& source, const GgufTensor& tensor, const GgufTe
   return values;
 }
 
+// A BF16 matrix as the registry has it, with its bits.
+Weight bits_of(const GgufTensor& tensor, const GgufTensorPlace& place) {
+  Array bits(DType::uint16, place.registry_shape);
+  const Index rows = place.registry_shape[0];
+  const std::size_t row_bytes = bits.byte_size() / static_cast<std::size_t>(rows);
+  for (Index row = 0; row < rows; ++row) {
+    const Index from = place.head == 0 ? row : interleaved_row(row, place.head);
+    std::memcpy(static_cast<std::byte*>(bits.data()) + static_cast<std::size_t>(row) * row_bytes,
+                tensor.bytes.data() + static_cast<std::size_t>(from) * row_bytes, row_bytes);
+  }
+  return PackedWeight(std::move(bits));
+}
+
 ModelTensor model_tensor(const std::shared_ptr<const GgufFile>& file, const GgufTensorPlace& place) {
   const std::string path = file->path().string();
   const GgufTensor* const tensor = file->find(place.name);
@@ -105,6 +118,10 @@ ModelTensor model_tensor(const std::shared_ptr<const GgufFile>& file, const Gguf
                                                           place.registry_shape[1], tensor->bytes.data(), file);
     view.interleaved_head = place.head;
     result.view = view;
+    if (tensor->format == WeightFormat::bfloat16) {
+      result.format = WeightFormat::bfloat16;
+      result.load = [file, tensor, place] { return bits_of(*tensor, place); };
+    }
   } else if (place.head == 0 && reinterpret_cast<std::uintptr_t>(tensor->bytes.data()) % alignof(float) == 0) {
     result.view = ConstArray{DType::float32, place.registry_shape, tensor->bytes.data()};
   }

@@ -208,7 +208,8 @@ bool is_matrix(const GgufTensorPlace& place) {
 
 }  // namespace
 
-GgufPlan plan_gguf(const OpenModel& model, WeightFormat format) {
+GgufPlan plan_gguf(const OpenModel& model, WeightFormat format,
+                   const std::function<WeightFormat(const ModelTensor&)>& format_of) {
   if (format != WeightFormat::float32 && format != WeightFormat::bfloat16) {
     refuse_unsupported("--to gguf holds float32 or bfloat16, got " + std::string(weight_format_name(format)) +
                        "; give --dtype float32 or bfloat16");
@@ -217,8 +218,8 @@ GgufPlan plan_gguf(const OpenModel& model, WeightFormat format) {
   GgufPlan plan;
   plan.architecture = choose_architecture(config);
   plan.places = gguf_tensor_places(plan.architecture, config);
-  for (const GgufTensorPlace& place : plan.places) {
-    plan.formats.push_back(is_matrix(place) ? format : WeightFormat::float32);
+  for (std::size_t i = 0; i < plan.places.size(); ++i) {
+    plan.formats.push_back(is_matrix(plan.places[i]) ? format_of(model.tensors[i]) : WeightFormat::float32);
   }
   plan.fields.text("general.architecture", gguf_architecture_name(plan.architecture));
   plan.fields.text("general.type", "model");

@@ -20,9 +20,11 @@ struct GgufPlan {
   GgufFields fields;
 };
 
-// Error(value, unsupported) for a stack that no architecture computes exactly, with the reason of each, and for a
-// format other than float32 and bfloat16.
-GgufPlan plan_gguf(const OpenModel& model, WeightFormat format);
+// `format`: the packed one of the model, or float32; `format_of`: that of a tensor. Error(value, unsupported) for a
+// stack that no architecture computes exactly, with the reason of each, and for a format other than float32 and
+// bfloat16.
+GgufPlan plan_gguf(const OpenModel& model, WeightFormat format,
+                   const std::function<WeightFormat(const ModelTensor&)>& format_of);
 
 void write_gguf_model(const GgufPlan& plan, const OpenModel& model, const Path& path,
                       const std::function<void(std::uint64_t, std::uint64_t)>& progress = {});
