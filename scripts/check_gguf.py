@@ -6,8 +6,14 @@
     venv/bin/python scripts/check_gguf.py test/gguf out
 
 For every model NAME.safetensors of the first folder (scripts/record_gguf.py) that the second one has as NAME.gguf.
+
+    venv/bin/python scripts/check_gguf.py --tokens model.gguf lines.json recorded.json
+
+compares what llama.cpp makes of text with what was recorded (test/tokenizers, unpacked): for every line the same ids.
+llama.cpp takes text up to its first zero byte; lines with one are left out.
 """
 
+import json
 import pathlib
 import sys
 
@@ -15,7 +21,24 @@ import llama_cpp
 import safetensors.numpy
 
 
+def check_tokens(path, lines, recorded):
+    model = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
+    wanted = json.loads(pathlib.Path(recorded).read_text())["ids"]
+    compared, different = 0, []
+    for number, (line, ids) in enumerate(zip(json.loads(pathlib.Path(lines).read_text()), wanted)):
+        if ids is None or "\0" in line:
+            continue
+        compared += 1
+        got = model.tokenize(line.encode(), add_bos=False, special=True) if line else []
+        if got != ids:
+            different.append(number)
+    print(f"{path}: {compared} lines, {len(different)} differ {different[:10]}")
+    return different != []
+
+
 def main():
+    if sys.argv[1] == "--tokens":
+        return check_tokens(*sys.argv[2:5])
     records, folder = map(pathlib.Path, sys.argv[1:3])
     different = 0
     for path in sorted(folder.glob("*.gguf")):

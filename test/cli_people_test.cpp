@@ -6,6 +6,7 @@
 
 #include "command.h"
 #include "recorded_tokenizers.h"
+#include "samba/convert/gguf_vocabulary.h"
 #include "samba/formats/safetensors.h"
 
 namespace samba {
@@ -91,6 +92,34 @@ TEST_CASE("a run with a tokenizer keeps it, and every command finds it there") {
   const double ratio = (*evaluation)["bits_per_byte"].get<double>() / tokens;  // tokens a byte
   CHECK(ratio == Approx(static_cast<double>(held_back.size()) / 400.0).epsilon(0.1));
   CHECK(ratio < 0.9);
+}
+
+TEST_CASE("a run takes the tokenizer out of a GGUF file: the bits of the run with the file it was made of") {
+  const TemporaryFolder folder;
+  fs::copy_file(trained().file("given.json"), folder / "tokenizer.json");
+  OpenModel model;
+  model.companions = {folder / "tokenizer.json"};
+  GgufFields fields;
+  CHECK(add_gguf_vocabulary(fields, model, trained().tokenizer().vocabulary_size()) == "tokenizer.json");
+  const std::string gguf = (folder / "vocabulary.gguf").string(), run = (folder / "run").string();
+  write_gguf(gguf, fields, {});
+  const CommandResult result =
+      samba_command({"train", "--config", trained().file("tiny.json"), "--out", run, "--steps", "12", "--tokenizer",
+                     gguf, "--set", trained().vocab(), "--set", "sample.every=6", "--set", "data.evaluation_bytes=400",
+                     "--set", "checkpoint.every=6"});
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  const std::string last = "/checkpoints/step-00000012.samba";
+  CHECK(read_file(run + last) == read_file(trained().file("run") + last));
+  // The run has it as a file of its own and needs the GGUF file no more.
+  fs::remove(gguf);
+  const CommandResult resumed = samba_command({"train", "--resume", run + "/checkpoints/step-00000006.samba"});
+  INFO(resumed.err);
+  CHECK(resumed.code == 0);
+  CHECK(read_file(run + last) == read_file(trained().file("run") + last));
+  const CommandResult text =
+      samba_command({"decode", "--model", run, "--prompt", "the quick", "--max-tokens", "5", "--json"});
+  CHECK(without_timing(json::parse(text.out)) == decoded({"--prompt", "the quick", "--max-tokens", "5"}));
 }
 
 TEST_CASE("a checkpoint alone needs the tokenizer named") {

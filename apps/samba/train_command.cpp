@@ -365,7 +365,7 @@ void add_train_command(CLI::App& app, CommandLine& line) {
                       "text files and folders, or token shards (of an MLP: CSV files), instead of the config's");
   command->add_option(
       "--tokenizer", options->tokenizer,
-      "tokenizer.json, tokenizer.model or a folder, instead of the config's; without one tokens are bytes");
+      "tokenizer.json, tokenizer.model, GGUF or a folder, instead of the config's; without one tokens are bytes");
   command->add_option("--out", options->out, "folder of the run (default: runs/NAME, NAME of the config)");
   command->add_option("--init-from", options->init_from,
                       "a model to begin from, in any form (a config without a model takes its own)");

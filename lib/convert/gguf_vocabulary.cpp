@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 
+#include "samba/convert/gguf_pieces.h"
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
 #include "samba/text/gguf_tokenizer.h"
@@ -22,11 +23,6 @@ using Kind = GgufValue::Kind;
 constexpr std::int32_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6;
 
 constexpr std::string_view kPrefix = "tokenizer.";
-
-const GgufValue* find(const GgufMetadata& metadata, const std::string& name, Kind kind) {
-  const auto found = metadata.find(name);
-  return found == metadata.end() || found->second.kind != kind ? nullptr : &found->second;
-}
 
 // What a GGUF file says of its tokenizer, each value with the type llama.cpp gives it.
 void copy_vocabulary(GgufFields& fields, const GgufMetadata& metadata) {
@@ -50,6 +46,10 @@ void copy_vocabulary(GgufFields& fields, const GgufMetadata& metadata) {
         fields.texts(name, value.texts);
         break;
       case Kind::integers:
+        if (name == kGgufCharactersMap) {
+          fields.bytes(name, std::string(value.integers.begin(), value.integers.end()));
+          break;
+        }
         fields.integers(name, std::vector<std::int32_t>(value.integers.begin(), value.integers.end()));
         break;
       case Kind::numbers:
@@ -59,18 +59,62 @@ void copy_vocabulary(GgufFields& fields, const GgufMetadata& metadata) {
   }
 }
 
-// The files beside tokenizer.json.
+// The files beside the tokenizer.
 struct Beside {
   Json tokenizer_config = Json::object();
   Json generation_config = Json::object();
   std::string chat_template;
+
+  // Of "bos_token": what generation_config.json says, else the piece that tokenizer_config.json names.
+  std::optional<std::uint32_t> id_of(const std::string& name, std::size_t tokens,
+                                     const std::map<std::string, std::uint32_t>& ids) const {
+    Json given = generation_config.value(name + "_id", Json());
+    if (given.is_array() && !given.empty()) given = given.back();  // of several the one that ends a turn
+    if (given.is_number_unsigned() && given.get<std::uint64_t>() < tokens) return given.get<std::uint32_t>();
+    const Json value = tokenizer_config.value(name, Json());  // a text, or an object with its content
+    const auto found = ids.find(value.is_string()   ? value.get<std::string>()
+                                : value.is_object() ? value.value("content", "")
+                                                    : "");
+    if (found == ids.end()) return std::nullopt;
+    return found->second;
+  }
+  void add_chat_template(GgufFields& fields) const {
+    std::string chat = chat_template;
+    if (chat.empty() && tokenizer_config.value("chat_template", Json()).is_string()) {
+      chat = tokenizer_config["chat_template"].get<std::string>();
+    }
+    if (!chat.empty()) fields.text("tokenizer.chat_template", chat);
+  }
 };
 
-// A token of tokenizer_config.json: text, or an object with its content.
-std::string token_text(const Json& config, const std::string& name) {
-  const Json value = config.value(name, Json());
-  if (value.is_string()) return value.get<std::string>();
-  return value.is_object() ? value.value("content", "") : "";
+// A tokenizer.model.
+std::string add_sentencepiece(GgufFields& fields, const Path& path, const Beside& beside, std::size_t rows) {
+  const SentencePieceModel model = read_sentencepiece_model(read_file(path), path.string());
+  std::string why;
+  if (model.kind == SentencePieceModel::Kind::unigram) {
+    why = add_unigram_fields(fields, model, rows);
+  } else if (model.kind == SentencePieceModel::Kind::bpe) {
+    why = add_scored_fields(fields, model, rows);
+  } else {
+    why = "it cuts words or characters; Unigram and BPE can be held";
+  }
+  if (!why.empty()) return why;
+  std::map<std::string, std::uint32_t> ids;
+  for (std::size_t id = 0; id < model.pieces.size(); ++id) {
+    ids.emplace(model.pieces[id].text, static_cast<std::uint32_t>(id));
+  }
+  const auto add_id = [&](const char* key, const char* name, std::int64_t own) {
+    auto id = beside.id_of(name, model.pieces.size(), ids);
+    if (!id && own >= 0) id = static_cast<std::uint32_t>(own);
+    if (id) fields.count(key, *id);
+  };
+  add_id("tokenizer.ggml.bos_token_id", "bos_token", model.begin);
+  add_id("tokenizer.ggml.eos_token_id", "eos_token", model.end);
+  add_id("tokenizer.ggml.padding_token_id", "pad_token", model.padding);
+  const Json begins = beside.tokenizer_config.value("add_bos_token", Json());
+  fields.flag("tokenizer.ggml.add_bos_token", begins.is_boolean() ? begins.get<bool>() : model.begin >= 0);
+  beside.add_chat_template(fields);
+  return "";
 }
 
 class JsonVocabulary {
@@ -86,7 +130,9 @@ class JsonVocabulary {
   std::string add(GgufFields& fields) {
     if (!file_.is_object() || !file_.value("model", Json()).is_object()) return "it has no model";
     const Json& model = file_["model"];
-    if (model.value("type", "BPE") != "BPE") return "its model is " + model.value("type", "") + "; BPE can be held";
+    if (model.value("type", "BPE") == "Unigram") return add_unigram(fields, model);
+    if (model.value("type", "BPE") != "BPE")
+      return "its model is " + model.value("type", "") + "; BPE and Unigram can be held";
     if (!model.value("vocab", Json()).is_object()) return "its model has no vocab";
     if (const std::string why = take_tokens(model["vocab"]); !why.empty()) return why;
     const bool scored = model.value("byte_fallback", false);
@@ -111,6 +157,61 @@ class JsonVocabulary {
   }
 
  private:
+  // The pieces' scores are float32 there, and white space is treated in one of two ways.
+  std::string add_unigram(GgufFields& fields, const Json& model) {
+    SentencePieceModel pieces;
+    std::string why = unigram_spaces(pieces);
+    if (why.empty()) why = unigram_pieces(model, pieces);
+    if (why.empty()) why = add_unigram_fields(fields, pieces, tokens_.size());
+    if (why.empty()) add_special(fields, model);
+    return why;
+  }
+
+  std::string unigram_spaces(SentencePieceModel& pieces) const {
+    const Json normalizer = bare(file_.value("normalizer", Json()));
+    const bool plain = normalizer.is_null() || (normalizer.value("type", "") == "Sequence" &&
+                                                normalizer.value("normalizers", Json::array()).empty());
+    if (!plain) return "its normalizer is " + normalizer.value("type", "") + "; Unigram can be held without one";
+    const Json cut = file_.value("pre_tokenizer", Json());
+    const Json kind = cut.is_object() ? cut.value("type", Json()) : Json();
+    if (kind != "Metaspace" || cut.value("replacement", "\u2581") != "\u2581") {
+      return "its pre-tokenizer is not Metaspace";
+    }
+    const Json scheme = cut.value("prepend_scheme", Json(cut.value("add_prefix_space", true) ? "always" : "never"));
+    if (scheme == "first") return "its prepend_scheme is first; always and never can be held";
+    pieces.space_in_front = scheme == "always";
+    pieces.drops_spaces = false;
+    return "";
+  }
+
+  std::string unigram_pieces(const Json& model, SentencePieceModel& pieces) {
+    if (model.value("byte_fallback", false)) return "it falls back to bytes, which llama.cpp's Unigram does not";
+    const Json unknown = model.value("unk_id", Json());
+    for (const Json& entry : model.value("vocab", Json::array())) {
+      const double score = entry.at(1).get<double>();
+      const auto stored = static_cast<float>(score);
+      if (static_cast<double>(stored) != score) return "the score of " + entry.at(0).dump() + " is no float32";
+      pieces.pieces.push_back({entry.at(0).get<std::string>(), stored, kNormal});
+    }
+    if (!unknown.is_number_unsigned() || unknown.get<std::size_t>() >= pieces.pieces.size()) {
+      return "it has no unknown token";
+    }
+    pieces.unknown = unknown.get<std::int64_t>();
+    pieces.pieces[unknown.get<std::size_t>()].type = kUnknown;
+    for (const Json& added : file_.value("added_tokens", Json::array())) {
+      const auto id = added.at("id").get<std::size_t>();
+      if (id > pieces.pieces.size()) return "the added token " + added.at("content").dump() + " leaves a gap";
+      if (id == pieces.pieces.size()) pieces.pieces.push_back({});
+      if (pieces.pieces[id].type == kUnknown) continue;
+      pieces.pieces[id] = {added.at("content").get<std::string>(), pieces.pieces[id].score,
+                           added.value("special", false) ? kControl : kUserDefined};
+    }
+    for (std::size_t id = 0; id < pieces.pieces.size(); ++id) {
+      ids_.emplace(pieces.pieces[id].text, static_cast<std::uint32_t>(id));
+    }
+    return "";
+  }
+
   std::string take_tokens(const Json& vocab) {
     const auto take = [&](const std::string& piece, const Json& id, std::int32_t type) {
       if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= tokens_.size()) return false;
@@ -201,27 +302,16 @@ class JsonVocabulary {
   }
 
   void add_special(GgufFields& fields, const Json& model) {
-    const auto id_of = [&](const std::string& name) -> std::optional<std::uint32_t> {
-      Json given = beside_.generation_config.value(name + "_id", Json());
-      if (given.is_array() && !given.empty()) given = given.back();  // of several the one that ends a turn
-      if (given.is_number_unsigned() && given.get<std::uint64_t>() < tokens_.size()) return given.get<std::uint32_t>();
-      const auto found = ids_.find(token_text(beside_.tokenizer_config, name));
-      if (found == ids_.end()) return std::nullopt;
-      return found->second;
-    };
+    const auto id_of = [&](const char* name) { return beside_.id_of(name, tokens_.size(), ids_); };
     if (const auto id = id_of("bos_token")) fields.count("tokenizer.ggml.bos_token_id", *id);
     if (const auto id = id_of("eos_token")) fields.count("tokenizer.ggml.eos_token_id", *id);
     if (const auto id = id_of("pad_token")) fields.count("tokenizer.ggml.padding_token_id", *id);
-    if (model.value("unk_token", Json()).is_string()) {
+    if (model.value("unk_token", Json()).is_string()) {  // of BPE
       const auto found = ids_.find(model["unk_token"].get<std::string>());
       if (found != ids_.end()) fields.count("tokenizer.ggml.unknown_token_id", found->second);
     }
     fields.flag("tokenizer.ggml.add_bos_token", begins());
-    std::string chat = beside_.chat_template;
-    if (chat.empty() && beside_.tokenizer_config.value("chat_template", Json()).is_string()) {
-      chat = beside_.tokenizer_config["chat_template"].get<std::string>();
-    }
-    if (!chat.empty()) fields.text("tokenizer.chat_template", chat);
+    beside_.add_chat_template(fields);
   }
 
   // Whether the template of the post-processor puts a token in front of a text.
@@ -245,33 +335,17 @@ class JsonVocabulary {
   std::map<std::string, std::uint32_t> ids_;
 };
 
-// tokenizer_config.json and generation_config.json.
-std::pair<Json, Json> special_files(const GgufMetadata& metadata) {
-  const GgufValue* const tokens = find(metadata, "tokenizer.ggml.tokens", Kind::texts);
-  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}}, generation = Json::object();
-  for (const auto& [theirs, ours] :
-       {std::pair("bos_token_id", "bos_token"), std::pair("eos_token_id", "eos_token"),
-        std::pair("unknown_token_id", "unk_token"), std::pair("padding_token_id", "pad_token")}) {
-    const GgufValue* const id = find(metadata, std::string("tokenizer.ggml.") + theirs, Kind::integer);
-    if (id == nullptr || tokens == nullptr || id->integer < 0) continue;
-    if (static_cast<std::uint64_t>(id->integer) >= tokens->texts.size()) continue;
-    config[ours] = tokens->texts[static_cast<std::size_t>(id->integer)];
-    if (std::string_view(ours) != "unk_token") generation[std::string(ours) + "_id"] = id->integer;
-  }
-  if (const GgufValue* const chat = find(metadata, "tokenizer.chat_template", Kind::text)) {
-    config["chat_template"] = chat->text;
-  }
-  return {config, generation};
-}
-
 }  // namespace
 
 std::vector<MadeFile> tokenizer_files_of_gguf(std::shared_ptr<const GgufFile> file) {
   if (!has_vocabulary(file->metadata())) return {};
-  return {
-      {"tokenizer.json", [file] { return gguf_tokenizer_json(file->metadata(), file->path().string()).dump() + "\n"; }},
-      {"tokenizer_config.json", [file] { return special_files(file->metadata()).first.dump(2) + "\n"; }},
-      {"generation_config.json", [file] { return special_files(file->metadata()).second.dump(2) + "\n"; }}};
+  std::vector<MadeFile> files = {{gguf_tokenizer_name(file->metadata()), [file] {
+                                    return gguf_tokenizer_file(file->metadata(), file->path().string()).content;
+                                  }}};
+  for (NamedFile& side : gguf_side_files(file->metadata())) {
+    files.push_back({side.name, [content = std::move(side.content)] { return content; }});
+  }
+  return files;
 }
 
 std::string add_gguf_vocabulary(GgufFields& fields, const OpenModel& model, Index vocab) {
@@ -286,14 +360,16 @@ std::string add_gguf_vocabulary(GgufFields& fields, const OpenModel& model, Inde
   std::optional<Path> tokenizer;
   for (const Path& path : model.companions) {
     const std::string name = path.filename().string();
-    if (name == "tokenizer.json") tokenizer = path;
+    if (name == "tokenizer.json" || (name == "tokenizer.model" && !tokenizer)) tokenizer = path;
     if (name == "tokenizer_config.json") beside.tokenizer_config = parse_json(read_file(path), path.string());
     if (name == "generation_config.json") beside.generation_config = parse_json(read_file(path), path.string());
     if (name == "chat_template.jinja") beside.chat_template = read_file(path);
   }
-  std::string why = "the model has no tokenizer.json";
+  std::string why = "the model has neither tokenizer.json nor tokenizer.model";
   if (tokenizer) {
-    why = JsonVocabulary(*tokenizer, beside, vocab).add(fields);
+    const bool json = tokenizer->filename() == "tokenizer.json";
+    why = json ? JsonVocabulary(*tokenizer, beside, vocab).add(fields)
+               : add_sentencepiece(fields, *tokenizer, beside, static_cast<std::size_t>(vocab));
     if (why.empty()) return tokenizer->filename().string();
     why = tokenizer->filename().string() + ": " + why;
   }

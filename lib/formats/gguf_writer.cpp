@@ -17,7 +17,7 @@ constexpr std::uint32_t kVersion = 3;
 constexpr std::uint64_t kAlignment = 32;
 
 // Types of values, by their numbers in the file.
-constexpr std::uint32_t kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8, kArray = 9;
+constexpr std::uint32_t kUint8 = 0, kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8, kArray = 9;
 
 template <class Value>
 void append(std::string& bytes, Value value) {
@@ -122,6 +122,11 @@ void GgufFields::texts(std::string_view name, std::span<const std::string> value
 void GgufFields::integers(std::string_view name, std::span<const std::int32_t> values) {
   begin_list(name, kInt32, values.size());
   for (const std::int32_t value : values) put(value);
+}
+
+void GgufFields::bytes(std::string_view name, std::string_view values) {
+  begin_list(name, kUint8, values.size());
+  bytes_ += values;
 }
 
 void GgufFields::numbers(std::string_view name, std::span<const float> values) {

@@ -24,6 +24,7 @@ class GgufFields {
   void texts(std::string_view name, std::span<const std::string> values);
   void integers(std::string_view name, std::span<const std::int32_t> values);
   void numbers(std::string_view name, std::span<const float> values);
+  void bytes(std::string_view name, std::string_view values);  // a list of unsigned bytes
 
   std::uint64_t size() const { return size_; }
   const std::string& bytes() const { return bytes_; }

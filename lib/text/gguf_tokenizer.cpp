@@ -5,6 +5,9 @@
 #include <unordered_map>
 
 #include "samba/core/error.h"
+#include "samba/text/json_tokenizer.h"
+#include "samba/text/sentencepiece_model.h"
+#include "samba/text/sentencepiece_tokenizer.h"
 #include "samba/text/tokenizer_json.h"
 #include "samba/text/utf8.h"
 
@@ -45,7 +48,7 @@ class Translation {
     } else if (model == "llama") {
       scored(file);
     } else {
-      refuse_unsupported(source_ + ": tokenizer.ggml.model: must be one of gpt2, llama, got " + model);
+      refuse_unsupported(source_ + ": tokenizer.ggml.model: must be one of gpt2, llama, t5, got " + model);
     }
     file["post_processor"] = post_processor(model == "llama");
     return file;
@@ -194,14 +197,66 @@ class Translation {
   std::vector<std::int64_t> types_;
 };
 
+bool is_sentencepiece(const GgufMetadata& metadata) {
+  const auto model = metadata.find("tokenizer.ggml.model");
+  return model != metadata.end() && model->second.kind == Kind::text && model->second.text == "t5";
+}
+
 }  // namespace
 
 nlohmann::json gguf_tokenizer_json(const GgufMetadata& metadata, const std::string& source) {
   return Translation(metadata, source).run();
 }
 
-TokenizerParts read_gguf_tokenizer(const GgufMetadata& metadata, const std::string& source) {
-  return tokenizer_json::read_file(gguf_tokenizer_json(metadata, source), source);
+std::unique_ptr<Tokenizer> read_gguf_tokenizer(const GgufMetadata& metadata, const std::string& source) {
+  if (is_sentencepiece(metadata))
+    return make_sentencepiece_tokenizer(gguf_tokenizer_file(metadata, source).content, source);
+  return std::make_unique<PartsTokenizer>(tokenizer_json::read_file(gguf_tokenizer_json(metadata, source), source));
+}
+
+std::string gguf_tokenizer_name(const GgufMetadata& metadata) {
+  return is_sentencepiece(metadata) ? "tokenizer.model" : "tokenizer.json";
+}
+
+NamedFile gguf_tokenizer_file(const GgufMetadata& metadata, const std::string& source) {
+  const std::string name = gguf_tokenizer_name(metadata);
+  if (is_sentencepiece(metadata)) return {name, sentencepiece_bytes(sentencepiece_of_gguf(metadata, source))};
+  return {name, gguf_tokenizer_json(metadata, source).dump() + "\n"};
+}
+
+std::vector<NamedFile> gguf_side_files(const GgufMetadata& metadata) {
+  const auto find = [&](const std::string& name, Kind kind) -> const GgufValue* {
+    const auto found = metadata.find(name);
+    return found == metadata.end() || found->second.kind != kind ? nullptr : &found->second;
+  };
+  const GgufValue* const tokens = find("tokenizer.ggml.tokens", Kind::texts);
+  const auto id_of = [&](const std::string& name) -> std::optional<std::int64_t> {
+    const GgufValue* const id = find("tokenizer.ggml." + name, Kind::integer);
+    const bool known = id != nullptr && tokens != nullptr && id->integer >= 0 &&
+                       static_cast<std::uint64_t>(id->integer) < tokens->texts.size();
+    return known ? std::optional(id->integer) : std::nullopt;
+  };
+  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}}, generation = Json::object();
+  for (const auto& [theirs, ours] :
+       {std::pair("bos_token_id", "bos_token"), std::pair("eos_token_id", "eos_token"),
+        std::pair("unknown_token_id", "unk_token"), std::pair("padding_token_id", "pad_token")}) {
+    const auto id = id_of(theirs);
+    if (!id) continue;
+    config[ours] = tokens->texts[static_cast<std::size_t>(*id)];
+    if (std::string_view(ours) != "unk_token") generation[std::string(ours) + "_id"] = *id;
+  }
+  // A turn of a chat may end with a token of its own.
+  Json ends = Json::array();
+  for (const char* name : {"eos_token_id", "eot_token_id", "eom_token_id"}) {
+    const auto id = id_of(name);
+    if (id && std::find(ends.begin(), ends.end(), Json(*id)) == ends.end()) ends.push_back(*id);
+  }
+  if (ends.size() > 1) generation["eos_token_id"] = std::move(ends);
+  if (const GgufValue* const add = find("tokenizer.ggml.add_bos_token", Kind::integer)) {
+    config["add_bos_token"] = add->integer != 0;
+  }
+  if (const GgufValue* const chat = find("tokenizer.chat_template", Kind::text)) config["chat_template"] = chat->text;
+  return {{"tokenizer_config.json", config.dump(2) + "\n"}, {"generation_config.json", generation.dump(2) + "\n"}};
 }
 
 }  // namespace samba

@@ -23,7 +23,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const Path& path) {
     refuse_value(path.string() + ": the folder has neither tokenizer.json nor tokenizer.model");
   }
   if (is_gguf(path)) {
-    return std::make_unique<PartsTokenizer>(read_gguf_tokenizer(read_gguf_metadata(path), path.string()));
+    return read_gguf_tokenizer(read_gguf_metadata(path), path.string());
   }
   const std::string content = read_file(path, kMostBytes);
   const std::size_t start = content.find_first_not_of(" \t\r\n");

@@ -7,6 +7,7 @@
 #include "samba/core/json_fields.h"
 #include "samba/core/sha256.h"
 #include "samba/formats/gguf_metadata.h"
+#include "samba/text/gguf_tokenizer.h"
 
 namespace samba {
 
@@ -256,17 +257,33 @@ ModelText read_model_text(const Path& model, Index vocab, const Path& tokenizer)
   return text;
 }
 
-std::string tokenizer_sha256(const Path& tokenizer) { return sha256_hex(read_file(tokenizer_file(tokenizer))); }
+namespace {
+
+// A tokenizer file as a folder keeps it; of a GGUF file what its metadata say.
+NamedFile kept_file(const Path& file) {
+  if (is_gguf(file)) return gguf_tokenizer_file(read_gguf_metadata(file), file.string());
+  std::string content = read_file(file);
+  const std::size_t start = content.find_first_not_of(" \t\r\n");
+  const bool json = start != std::string::npos && content[start] == '{';
+  return {json ? kTokenizerFiles[0] : kTokenizerFiles[1], std::move(content)};
+}
+
+}  // namespace
+
+std::string tokenizer_sha256(const Path& tokenizer) { return sha256_hex(kept_file(tokenizer_file(tokenizer)).content); }
 
 nlohmann::ordered_json keep_tokenizer(const ModelText& text, const Path& tokenizer, const Path& folder) {
   const Path file = tokenizer_file(tokenizer);
-  const std::string content = read_file(file);
-  const std::size_t start = content.find_first_not_of(" \t\r\n");
-  const bool json = start != std::string::npos && content[start] == '{';
-  const char* name = json ? kTokenizerFiles[0] : kTokenizerFiles[1];
+  const auto [name, content] = kept_file(file);
   const auto differs = [](const Path& a, const Path& b) { return !fs::exists(b) || !fs::equivalent(a, b); };
   if (differs(file, folder / name)) write_file_atomically(folder / name, content);
+  if (is_gguf(file)) {
+    for (const NamedFile& side : gguf_side_files(read_gguf_metadata(file))) {
+      write_file_atomically(folder / side.name, side.content);
+    }
+  }
   for (const char* side : kSideFiles) {
+    if (is_gguf(file)) break;
     const Path from = file.parent_path() / side;
     if (fs::exists(from) && differs(from, folder / side)) write_file_atomically(folder / side, read_file(from));
   }

@@ -1,0 +1,70 @@
+#include "samba/convert/gguf_pieces.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace samba {
+
+namespace {
+
+// The pieces as metadata of a "t5" or "llama" vocabulary. Empty, or why they cannot be held.
+std::string add_pieces(GgufFields& fields, const SentencePieceModel& model, std::size_t rows) {
+  if (model.pieces.size() > rows) {
+    return "it has " + std::to_string(model.pieces.size()) + " pieces, the embedding " + std::to_string(rows) + " rows";
+  }
+  std::vector<std::string> tokens;
+  std::vector<float> scores;
+  std::vector<std::int32_t> types;
+  for (const SentencePieceModel::Piece& piece : model.pieces) {
+    tokens.push_back(piece.text);
+    scores.push_back(piece.score);
+    types.push_back(piece.type);
+  }
+  // llama.cpp looks for unused pieces too: these are worse than any other way to write them.
+  constexpr float kWorstScore = -1e9F;
+  for (std::size_t row = tokens.size(); row < rows; ++row) {
+    tokens.push_back("[PAD" + std::to_string(row) + "]");
+    scores.push_back(kWorstScore);
+    types.push_back(SentencePieceModel::kUnused);
+  }
+  fields.text("tokenizer.ggml.pre", "default");
+  fields.texts("tokenizer.ggml.tokens", tokens);
+  fields.numbers("tokenizer.ggml.scores", scores);
+  fields.integers("tokenizer.ggml.token_type", types);
+  fields.flag("tokenizer.ggml.add_space_prefix", model.space_in_front);
+  return "";
+}
+
+}  // namespace
+
+std::string add_unigram_fields(GgufFields& fields, const SentencePieceModel& model, std::size_t rows) {
+  if (model.byte_fallback) return "it falls back to bytes, which llama.cpp's Unigram does not";
+  if (model.space_behind || !model.marks_spaces) return "it treats white space in a way that GGUF has no field for";
+  if (model.unknown < 0) return "it has no unknown piece";
+  GgufFields added = fields;
+  added.text("tokenizer.ggml.model", "t5");
+  if (std::string why = add_pieces(added, model, rows); !why.empty()) return why;
+  added.flag("tokenizer.ggml.remove_extra_whitespaces", model.drops_spaces);
+  if (!model.characters_map.empty()) added.bytes(kGgufCharactersMap, model.characters_map);
+  added.count("tokenizer.ggml.unknown_token_id", static_cast<std::uint32_t>(model.unknown));
+  added.flag("tokenizer.ggml.add_eos_token", false);
+  fields = std::move(added);
+  return "";
+}
+
+std::string add_scored_fields(GgufFields& fields, const SentencePieceModel& model, std::size_t rows) {
+  if (!model.characters_map.empty()) return "its normalizer changes characters";
+  if (model.drops_spaces || model.space_behind || !model.marks_spaces) {
+    return "it treats white space in a way that GGUF has no field for";
+  }
+  if (!model.byte_fallback || model.unknown < 0) return "it has no byte fallback, or no unknown piece";
+  GgufFields added = fields;
+  added.text("tokenizer.ggml.model", "llama");
+  if (std::string why = add_pieces(added, model, rows); !why.empty()) return why;
+  added.count("tokenizer.ggml.unknown_token_id", static_cast<std::uint32_t>(model.unknown));
+  fields = std::move(added);
+  return "";
+}
+
+}  // namespace samba

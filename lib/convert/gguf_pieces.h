@@ -1,0 +1,23 @@
+// The pieces of a SentencePiece model as GGUF metadata: tokens, scores, types and the treatment of white space, all but
+// the ids of special tokens.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "samba/formats/gguf_writer.h"
+#include "samba/text/sentencepiece_model.h"
+
+namespace samba {
+
+inline constexpr const char* kGgufCharactersMap = "tokenizer.ggml.precompiled_charsmap";
+
+// Both return nothing, or why GGUF (that is, llama.cpp) cannot hold the model; then `fields` are what they were.
+// `rows`: of the embedding; those beyond the pieces are named unused.
+
+// "t5": Unigram.
+std::string add_unigram_fields(GgufFields& fields, const SentencePieceModel& model, std::size_t rows);
+// "llama": BPE by scores, as Llama-2 has it; there llama.cpp knows no normalizer.
+std::string add_scored_fields(GgufFields& fields, const SentencePieceModel& model, std::size_t rows);
+
+}  // namespace samba
