@@ -8,7 +8,7 @@ namespace samba {
 
 namespace {
 
-// The pieces as metadata of a "t5" or "llama" vocabulary. Empty, or why they cannot be held.
+// Empty, or why the pieces cannot be held.
 std::string add_pieces(GgufFields& fields, const SentencePieceModel& model, std::size_t rows) {
   if (model.pieces.size() > rows) {
     return "it has " + std::to_string(model.pieces.size()) + " pieces, the embedding " + std::to_string(rows) + " rows";
@@ -49,20 +49,6 @@ std::string add_unigram_fields(GgufFields& fields, const SentencePieceModel& mod
   if (!model.characters_map.empty()) added.bytes(kGgufCharactersMap, model.characters_map);
   added.count("tokenizer.ggml.unknown_token_id", static_cast<std::uint32_t>(model.unknown));
   added.flag("tokenizer.ggml.add_eos_token", false);
-  fields = std::move(added);
-  return "";
-}
-
-std::string add_scored_fields(GgufFields& fields, const SentencePieceModel& model, std::size_t rows) {
-  if (!model.characters_map.empty()) return "its normalizer changes characters";
-  if (model.drops_spaces || model.space_behind || !model.marks_spaces) {
-    return "it treats white space in a way that GGUF has no field for";
-  }
-  if (!model.byte_fallback || model.unknown < 0) return "it has no byte fallback, or no unknown piece";
-  GgufFields added = fields;
-  added.text("tokenizer.ggml.model", "llama");
-  if (std::string why = add_pieces(added, model, rows); !why.empty()) return why;
-  added.count("tokenizer.ggml.unknown_token_id", static_cast<std::uint32_t>(model.unknown));
   fields = std::move(added);
   return "";
 }

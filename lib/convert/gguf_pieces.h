@@ -12,12 +12,8 @@ namespace samba {
 
 inline constexpr const char* kGgufCharactersMap = "tokenizer.ggml.precompiled_charsmap";
 
-// Both return nothing, or why GGUF (that is, llama.cpp) cannot hold the model; then `fields` are what they were.
-// `rows`: of the embedding; those beyond the pieces are named unused.
-
-// "t5": Unigram.
+// As "t5", Unigram. Returns nothing, or why GGUF (that is, llama.cpp) cannot hold the model; then `fields` are what
+// they were. `rows`: of the embedding; those beyond the pieces are named unused.
 std::string add_unigram_fields(GgufFields& fields, const SentencePieceModel& model, std::size_t rows);
-// "llama": BPE by scores, as Llama-2 has it; there llama.cpp knows no normalizer.
-std::string add_scored_fields(GgufFields& fields, const SentencePieceModel& model, std::size_t rows);
 
 }  // namespace samba

@@ -90,15 +90,8 @@ struct Beside {
 // A tokenizer.model.
 std::string add_sentencepiece(GgufFields& fields, const Path& path, const Beside& beside, std::size_t rows) {
   const SentencePieceModel model = read_sentencepiece_model(read_file(path), path.string());
-  std::string why;
-  if (model.kind == SentencePieceModel::Kind::unigram) {
-    why = add_unigram_fields(fields, model, rows);
-  } else if (model.kind == SentencePieceModel::Kind::bpe) {
-    why = add_scored_fields(fields, model, rows);
-  } else {
-    why = "it cuts words or characters; Unigram and BPE can be held";
-  }
-  if (!why.empty()) return why;
+  if (model.kind != SentencePieceModel::Kind::unigram) return "its model is no Unigram; others need a tokenizer.json";
+  if (std::string why = add_unigram_fields(fields, model, rows); !why.empty()) return why;
   std::map<std::string, std::uint32_t> ids;
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
     ids.emplace(model.pieces[id].text, static_cast<std::uint32_t>(id));
@@ -203,8 +196,10 @@ class JsonVocabulary {
       if (id > pieces.pieces.size()) return "the added token " + added.at("content").dump() + " leaves a gap";
       if (id == pieces.pieces.size()) pieces.pieces.push_back({});
       if (pieces.pieces[id].type == kUnknown) continue;
-      pieces.pieces[id] = {added.at("content").get<std::string>(), pieces.pieces[id].score,
-                           added.value("special", false) ? kControl : kUserDefined};
+      if (!added.value("special", false)) {
+        return "the added token " + added.at("content").dump() + " is part of the text, with white space of its own";
+      }
+      pieces.pieces[id] = {added.at("content").get<std::string>(), pieces.pieces[id].score, kControl};
     }
     for (std::size_t id = 0; id < pieces.pieces.size(); ++id) {
       ids_.emplace(pieces.pieces[id].text, static_cast<std::uint32_t>(id));
