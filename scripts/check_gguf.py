@@ -29,7 +29,7 @@ def check_tokens(path, lines, recorded):
         if ids is None or "\0" in line:
             continue
         compared += 1
-        got = model.tokenize(line.encode(), add_bos=False, special=True) if line else []
+        got = model.tokenize(line.encode(), add_bos=False, special=False) if line else []
         if got != ids:
             different.append(number)
     print(f"{path}: {compared} lines, {len(different)} differ {different[:10]}")
