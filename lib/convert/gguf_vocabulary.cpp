@@ -337,7 +337,7 @@ std::vector<MadeFile> tokenizer_files_of_gguf(std::shared_ptr<const GgufFile> fi
   std::vector<MadeFile> files = {{gguf_tokenizer_name(file->metadata()), [file] {
                                     return gguf_tokenizer_file(file->metadata(), file->path().string()).content;
                                   }}};
-  for (NamedFile& side : gguf_side_files(file->metadata())) {
+  for (TokenizerFile& side : gguf_side_files(file->metadata())) {
     files.push_back({side.name, [content = std::move(side.content)] { return content; }});
   }
   return files;

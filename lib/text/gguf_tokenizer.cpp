@@ -218,13 +218,13 @@ std::string gguf_tokenizer_name(const GgufMetadata& metadata) {
   return is_sentencepiece(metadata) ? "tokenizer.model" : "tokenizer.json";
 }
 
-NamedFile gguf_tokenizer_file(const GgufMetadata& metadata, const std::string& source) {
+TokenizerFile gguf_tokenizer_file(const GgufMetadata& metadata, const std::string& source) {
   const std::string name = gguf_tokenizer_name(metadata);
   if (is_sentencepiece(metadata)) return {name, sentencepiece_bytes(sentencepiece_of_gguf(metadata, source))};
   return {name, gguf_tokenizer_json(metadata, source).dump() + "\n"};
 }
 
-std::vector<NamedFile> gguf_side_files(const GgufMetadata& metadata) {
+std::vector<TokenizerFile> gguf_side_files(const GgufMetadata& metadata) {
   const auto find = [&](const std::string& name, Kind kind) -> const GgufValue* {
     const auto found = metadata.find(name);
     return found == metadata.end() || found->second.kind != kind ? nullptr : &found->second;

@@ -21,14 +21,14 @@ std::unique_ptr<Tokenizer> read_gguf_tokenizer(const GgufMetadata& metadata, con
 nlohmann::json gguf_tokenizer_json(const GgufMetadata& metadata, const std::string& source);
 
 // The files of a folder that say the same.
-struct NamedFile {
+struct TokenizerFile {
   std::string name;
   std::string content;
 };
 std::string gguf_tokenizer_name(const GgufMetadata& metadata);  // tokenizer.json or tokenizer.model
-NamedFile gguf_tokenizer_file(const GgufMetadata& metadata, const std::string& source);
+TokenizerFile gguf_tokenizer_file(const GgufMetadata& metadata, const std::string& source);
 // tokenizer_config.json (the template of a chat in it) and generation_config.json (the tokens that begin and end a
 // text).
-std::vector<NamedFile> gguf_side_files(const GgufMetadata& metadata);
+std::vector<TokenizerFile> gguf_side_files(const GgufMetadata& metadata);
 
 }  // namespace samba

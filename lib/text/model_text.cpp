@@ -260,7 +260,7 @@ ModelText read_model_text(const Path& model, Index vocab, const Path& tokenizer)
 namespace {
 
 // A tokenizer file as a folder keeps it; of a GGUF file what its metadata say.
-NamedFile kept_file(const Path& file) {
+TokenizerFile kept_file(const Path& file) {
   if (is_gguf(file)) return gguf_tokenizer_file(read_gguf_metadata(file), file.string());
   std::string content = read_file(file);
   const std::size_t start = content.find_first_not_of(" \t\r\n");
@@ -278,7 +278,7 @@ nlohmann::ordered_json keep_tokenizer(const ModelText& text, const Path& tokeniz
   const auto differs = [](const Path& a, const Path& b) { return !fs::exists(b) || !fs::equivalent(a, b); };
   if (differs(file, folder / name)) write_file_atomically(folder / name, content);
   if (is_gguf(file)) {
-    for (const NamedFile& side : gguf_side_files(read_gguf_metadata(file))) {
+    for (const TokenizerFile& side : gguf_side_files(read_gguf_metadata(file))) {
       write_file_atomically(folder / side.name, side.content);
     }
   }
