@@ -38,7 +38,7 @@ std::string join(const std::vector<std::string>& names) {
 
 std::string version_text() {
   const std::unique_ptr<Executor> best = samba::make_executor("auto");
-  return "samba " SAMBA_VERSION "\nbuild: " SAMBA_BUILD_DESCRIPTION "\ndevices: auto, " + join(executor_names()) +
+  return "samba " SAMBA_VERSION "\nbuild: " SAMBA_BUILD_DESCRIPTION "\ndevices: auto, " + join(compiled_devices()) +
          "\ninstruction sets: " + join(instruction_sets()) + " (chosen: " + best->instruction_set() + ")";
 }
 

@@ -366,14 +366,12 @@ attention_query_gradients(AttentionGradient r) {
       for (int k = 0; k < kKeys; ++k) {
         if (mine.sees(first + k)) z = mad(cells[thread * kTilePitch + k], weights[first + k], z);
       }
-    }
-    barrier();
+    }  // the barriers of the next tile_dots stand before anyone writes cells again
   }
   if (owns_query(tile)) {
     z_dots[thread] = z;
     if (r.stages.z_dot != nullptr) r.stages.z_dot[stage_row(g, tile, thread)] = z;
-  }
-  barrier();
+  }  // and before anyone reads z_dots
 
   for (Index depth = 0; depth < g.head_dim; depth += kDepths) {
     float sums[kDepths / kQueryThreads];

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "samba/backends/gpu/families.h"
+#include "samba/backends/gpu/targets.h"
 
 namespace samba::SAMBA_GPU {
 
@@ -13,6 +14,13 @@ struct Probe {
 };
 
 }  // namespace
+
+bool has_device() {
+  int devices = 0;
+  const bool there = SAMBA_RUNTIME(GetDeviceCount)(&devices) == kSuccess && devices > 0;
+  if (!there) (void)SAMBA_RUNTIME(GetLastError)();
+  return there;
+}
 
 Context::Context(const ExecutorOptions& options) {
   SAMBA_DEVICE_PROPERTIES properties{};

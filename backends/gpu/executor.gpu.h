@@ -24,9 +24,9 @@ class GpuExecutor final : public Executor {
   Fixed15Kernels& fixed15() override { return *fixed15_; }
   LinearKernels& linear() override { return *linear_; }
   LossKernels& loss() override { return *loss_; }
-  Mamba1Kernels& mamba1() override { return *mamba1_; }
-  Mamba2Kernels& mamba2() override { return *mamba2_; }
-  Mamba3Kernels& mamba3() override { return *mamba3_; }
+  Mamba1Kernels& mamba1() override { return offered(mamba1_, "mamba1"); }
+  Mamba2Kernels& mamba2() override { return offered(mamba2_, "mamba2"); }
+  Mamba3Kernels& mamba3() override { return offered(mamba3_, "mamba3"); }
   NormKernels& norm() override { return *norm_; }
   OptimizerKernels& optimizer() override { return *optimizer_; }
   RandomKernels& random() override { return *random_; }
@@ -35,6 +35,14 @@ class GpuExecutor final : public Executor {
   Context& context() { return context_; }
 
  private:
+  template <class Kernels>
+  static Kernels& offered(const std::unique_ptr<Kernels>& kernels, const char* kind) {
+    if (kernels == nullptr) {
+      refuse_unsupported(std::string("blocks of kind ") + kind + " are not offered by the device " + kTargetName);
+    }
+    return *kernels;
+  }
+
   Context context_;
   std::unique_ptr<LinearKernels> linear_ = make_linear(context_);
   std::unique_ptr<AttentionKernels> attention_ = make_attention(context_);
@@ -59,5 +67,11 @@ std::unique_ptr<Executor> make_executor(const ExecutorOptions& options) {
   }
   return std::make_unique<GpuExecutor>(options);
 }
+
+#if !defined(__HIP__) && !defined(__CUDACC__)
+std::vector<Site> barrier_sites(Executor& executor) {
+  return static_cast<GpuExecutor&>(executor).context().runner().barrier_sites();
+}
+#endif
 
 }  // namespace samba::SAMBA_GPU

@@ -102,7 +102,9 @@ class LinearGpu final : public LinearKernels {
     launch_nn(context_, {m, weight.rows(), weight.columns(), x, transposed.values(), y});
   }
   // The byte_size() that prepare() would give.
-  std::size_t prepared_bytes(WeightFormat format, Index n, Index k) const override { return stored_bytes(format, n, k); }
+  std::size_t prepared_bytes(WeightFormat format, Index n, Index k) const override {
+    return stored_bytes(format, n, k);
+  }
   // values[i, :] = F(the expanded row rows[i])
   void gather_rows(const PreparedWeight& weight, Index count, const std::int32_t* rows, float* values) override {
     if (weight.format() != WeightFormat::float32) return gather_prepared(context_, weight, count, rows, values);

@@ -12,7 +12,8 @@ inline constexpr int kLossThreads = 256;
 
 SAMBA_DEVICE float negate(float x) { return from_bits(to_bits(x) ^ kSignBit); }
 
-// The fold of the matrix product over term(0) .. term(n - 1), a leaf a thread; returned to thread 0.
+// The fold of the matrix product over term(0) .. term(n - 1), a leaf a thread; returned to thread 0. The caller's next
+// barrier stands before the partials are used again.
 template <class Term>
 SAMBA_DEVICE float block_sum(Index n, float* partials, Term&& term) {
   const Index leaf = leaf_length(n), leaves = leaf_count(n);
@@ -29,7 +30,6 @@ SAMBA_DEVICE float block_sum(Index n, float* partials, Term&& term) {
     for (Index t = 0; t < leaves; ++t) tree.push(partials[t]);
     sum = tree.finish();
   }
-  barrier();
   return sum;
 }
 
