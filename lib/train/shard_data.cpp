@@ -9,9 +9,9 @@ namespace samba {
 
 namespace {
 
-// Mapped pages are given back when windows have touched about this much.
-constexpr std::uint64_t kMostTouched = std::uint64_t{64} << 20;
-constexpr std::uint64_t kTouchedByWindow = std::uint64_t{128} << 10;  // what the system reads around a page
+// Mapped pages are given back after so many windows: the system maps up to a large folio around the one that was
+// touched.
+constexpr std::uint64_t kWindowsBetweenDrops = 64;
 
 class ShardTrainingData final : public TrainingData {
  public:
@@ -59,9 +59,7 @@ class ShardTrainingData final : public TrainingData {
         if (!source->counts_as_target(set, inside + 1 + static_cast<std::uint64_t>(i))) targets[i] = kIgnoredTarget;
       }
     }
-    touched_ += kTouchedByWindow + static_cast<std::uint64_t>(length) * sizeof(std::int32_t);
-    if (touched_ < kMostTouched) return;
-    touched_ = 0;
+    if (++windows_read_ % kWindowsBetweenDrops != 0) return;
     for (const auto& shards : sources_) shards->drop_pages();
   }
 
@@ -150,7 +148,7 @@ class ShardTrainingData final : public TrainingData {
   std::vector<std::unique_ptr<TokenShards>> sources_;
   RunTokenizer tokenizer_;
   std::vector<TokenRange> ranges_[kShardSets];
-  mutable std::uint64_t touched_ = 0;
+  mutable std::uint64_t windows_read_ = 0;
 };
 
 }  // namespace
