@@ -36,8 +36,8 @@ void check_weight_names(std::string_view kind, const std::vector<WeightSpec>& sp
     if (weights.count(spec.name) == 0) append(missing, spec.name);
   }
   for (const auto& [name, array] : weights) {
-    const bool known =
-        std::any_of(specs.begin(), specs.end(), [&](const WeightSpec& spec) { return spec.name == name; });
+    const bool known = std::any_of(specs.begin(), specs.end(),
+                                   [&wanted = name](const WeightSpec& spec) { return spec.name == wanted; });
     if (!known) append(unknown, name);
   }
   if (missing.empty() && unknown.empty()) return;

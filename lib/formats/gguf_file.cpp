@@ -273,6 +273,14 @@ class Reader {
                                       header.tensors[after].name + " overlap");
       }
     }
+    if (!order.empty()) {
+      const std::uint64_t end = header.offsets[order.back()] + header.byte_counts[order.back()];
+      if (const std::uint64_t left = file_.size() - end; left >= unit) {
+        refuse_corrupt("offsets", source_ + ": " + std::to_string(left) + " bytes behind the last tensor, " +
+                                      header.tensors[order.back()].name + "; fewer than " + std::to_string(unit) +
+                                      " may follow");
+      }
+    }
     std::sort(order.begin(), order.end(),
               [&](std::size_t a, std::size_t b) { return header.tensors[a].name < header.tensors[b].name; });
     for (std::size_t i = 1; i < order.size(); ++i) {

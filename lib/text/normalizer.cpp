@@ -18,6 +18,8 @@ template <class... Cases>
 struct Overloaded : Cases... {
   using Cases::operator()...;
 };
+template <class... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;
 
 const icu::Normalizer2& normalizer_of(NormalForm form) {
   UErrorCode status = U_ZERO_ERROR;

@@ -26,8 +26,12 @@ struct Reader {
 const std::vector<Reader>& readers();
 const Reader* find_reader(std::string_view name);
 
+// Files with digests are read as they are; `made_right` reads them with their digests made right as well.
+enum class Digests { as_they_are, made_right };
+
 // One input. True: it was read; false: it was refused.
-bool run(const Reader& reader, Bytes input);
+bool run(const Reader& reader, Bytes input, Digests digests = Digests::made_right);
+Digests digests_of_this_run();
 
 // Ends the process with what was expected and did not hold.
 void expect(bool holds, const char* what);
