@@ -362,9 +362,13 @@ std::string add_gguf_vocabulary(GgufFields& fields, const OpenModel& model, Inde
   }
   std::string why = "the model has neither tokenizer.json nor tokenizer.model";
   if (tokenizer) {
-    const bool json = tokenizer->filename() == "tokenizer.json";
-    why = json ? JsonVocabulary(*tokenizer, beside, vocab).add(fields)
-               : add_sentencepiece(fields, *tokenizer, beside, static_cast<std::size_t>(vocab));
+    try {
+      const bool json = tokenizer->filename() == "tokenizer.json";
+      why = json ? JsonVocabulary(*tokenizer, beside, vocab).add(fields)
+                 : add_sentencepiece(fields, *tokenizer, beside, static_cast<std::size_t>(vocab));
+    } catch (const Json::exception& error) {
+      refuse_value(tokenizer->string() + ": no tokenizer.json that can be read: " + error.what());
+    }
     if (why.empty()) return tokenizer->filename().string();
     why = tokenizer->filename().string() + ": " + why;
   }

@@ -75,7 +75,7 @@ LossCurve read_loss_curve(const Path& metrics) {
   LossCurve curve;
   for (const std::string& line : lines_of(read_file(metrics))) {
     const nlohmann::json value = parse_bounded(line);
-    if (!value.is_object() || !value.contains("step")) continue;
+    if (!value.is_object() || !value.contains("step") || !value["step"].is_number()) continue;
     if (value.contains("loss") && value["loss"].is_number()) {
       curve.step.push_back(value["step"].get<double>());
       curve.loss.push_back(value["loss"].get<double>());

@@ -78,7 +78,7 @@ std::vector<Case> CaseLoader::load(const fs::path& path) {
   return cases;
 }
 
-std::vector<Case> CaseLoader::load_file(const fs::path& file) {
+std::vector<Case> CaseLoader::load_file(const fs::path& file) try {
   std::vector<Case> cases;
   if (file.extension() == ".safetensors") {
     SafetensorsFile content = read_safetensors(file);
@@ -95,6 +95,8 @@ std::vector<Case> CaseLoader::load_file(const fs::path& file) {
     add_document(file, std::make_shared<const json>(parse(file, read_file(file))), cases);
   }
   return cases;
+} catch (const json::exception& error) {
+  refuse(file, std::string("a value of the wrong type: ") + error.what());
 }
 
 std::shared_ptr<const ArrayMap> CaseLoader::carrier(const fs::path& file) {

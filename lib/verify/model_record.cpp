@@ -140,7 +140,9 @@ RecordRequest request_of(const nlohmann::json& record) {
   }
 }
 
-RecordComparison compare_records(const nlohmann::json& got, const nlohmann::json& want) {
+namespace {
+
+RecordComparison compare_parts(const nlohmann::json& got, const nlohmann::json& want) {
   RecordComparison comparison;
   const bool same_weights = got.at("weights") == want.at("weights");
   ++(same_weights ? comparison.equal : comparison.different);
@@ -152,6 +154,16 @@ RecordComparison compare_records(const nlohmann::json& got, const nlohmann::json
     compare_prompt(got.at("prompts").at(i), want["prompts"][i], "prompt " + std::to_string(i), comparison);
   }
   return comparison;
+}
+
+}  // namespace
+
+RecordComparison compare_records(const nlohmann::json& got, const nlohmann::json& want) {
+  try {
+    return compare_parts(got, want);
+  } catch (const json::exception& error) {
+    refuse_corrupt("record", std::string("not a record of samba verify --record: ") + error.what());
+  }
 }
 
 }  // namespace samba::verify
