@@ -133,6 +133,8 @@ TEST_CASE("a file cut at a border of its parts, a byte before or a byte behind o
       CHECK(borders.size() > 4);
       for (const std::size_t border : borders) {
         for (const std::size_t size : {border - 1, border, border + 1}) {
+          // Where the last tensor of a GGUF file is filled up, nothing is lost.
+          if (form == "gguf" && size == borders.back()) continue;
           // White space at the end of a JSON text says nothing.
           if (size >= file.size() || file.find_first_not_of(" \n", size) == std::string::npos) continue;
           INFO(form << " cut at " << size << " of " << file.size());

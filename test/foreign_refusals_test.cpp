@@ -140,6 +140,8 @@ TEST_CASE("tensors that are missing, unknown, of another shape or dtype, or tied
              Contains("model.norm.weight is int32 (24,)"));
   CHECK_THAT(message("llama_stored_twice", [](ArrayMap& t) { t["lm_head.weight"].floats()[5] += 1.0F; }),
              Contains("lm_head.weight differs from model.embed_tokens.weight"));
+  CHECK_THAT(message("mamba_ssm_1", [](ArrayMap& t) { t["lm_head.weight"].floats()[5] += 1.0F; }),
+             Contains("lm_head.weight differs from backbone.embedding.weight"));
   CHECK_THAT(
       message("gemma", [](ArrayMap& t) { t["model.layers.0.post_feedforward_layernorm.weight"] = Array::zeros({24}); }),
       Contains("post_feedforward_layernorm.weight"));

@@ -244,6 +244,16 @@ class Reader {
     return static_cast<std::uint64_t>(value);
   }
 
+  // A file ends with its last tensor, or where that is filled up to the alignment.
+  void check_end(const GgufHeader& header, const std::vector<std::size_t>& order, std::uint64_t unit) const {
+    if (order.empty()) return;
+    const std::uint64_t end = header.offsets[order.back()] + header.byte_counts[order.back()];
+    const std::uint64_t left = file_.size() - end;
+    if (left == 0 || left == (unit - end % unit) % unit) return;
+    refuse_corrupt("offsets", source_ + ": " + std::to_string(left) + " bytes behind the last tensor, " +
+                                  header.tensors[order.back()].name);
+  }
+
   // Offsets of the file out of those behind the header, and their checks.
   void place_tensors(GgufHeader& header) const {
     const std::uint64_t unit = alignment(header.metadata);
@@ -273,14 +283,7 @@ class Reader {
                                       header.tensors[after].name + " overlap");
       }
     }
-    if (!order.empty()) {
-      const std::uint64_t end = header.offsets[order.back()] + header.byte_counts[order.back()];
-      if (const std::uint64_t left = file_.size() - end; left >= unit) {
-        refuse_corrupt("offsets", source_ + ": " + std::to_string(left) + " bytes behind the last tensor, " +
-                                      header.tensors[order.back()].name + "; fewer than " + std::to_string(unit) +
-                                      " may follow");
-      }
-    }
+    check_end(header, order, unit);
     std::sort(order.begin(), order.end(),
               [&](std::size_t a, std::size_t b) { return header.tensors[a].name < header.tensors[b].name; });
     for (std::size_t i = 1; i < order.size(); ++i) {

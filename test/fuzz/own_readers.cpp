@@ -20,9 +20,12 @@ Bytes bytes_of(const std::string& text) { return std::as_bytes(std::span(text));
 // The whole model, as for training and for inference.
 void read_whole(Bytes input) {
   const Path path = file_with(input);
-  accepts([&] { read_model(path, Reading::everything); });
-  const OpenModel model = open_model(find_model(path));
-  for (const ModelTensor& tensor : model.tensors) tensor.load();
+  const bool inference = accepts([&] {
+    const OpenModel model = open_model(find_model(path));
+    for (const ModelTensor& tensor : model.tensors) tensor.load();
+  });
+  read_model(path, Reading::everything);
+  expect(inference, "what can be read for training can be read for inference");
 }
 
 void read_twice(Bytes input, const std::optional<std::string>& repaired, void (*read)(Bytes)) {
