@@ -54,6 +54,7 @@ class ZipReader {
       if (end == first) refuse("has no zip directory; PyTorch files of the form before version 1.6 are not read");
       --end;
     }
+    if (number(end + 20, 2) != bytes_.size() - end - 22) refuse("the zip file does not end with its directory");
     entries_ = number(end + 10, 2);
     directory_ = number(end + 16, 4);
     const bool small = entries_ != 0xFFFFU && directory_ != 0xFFFFFFFFU;
