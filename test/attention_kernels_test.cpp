@@ -13,6 +13,7 @@
 #include "samba/blocks/rotary_table.h"
 #include "samba/core/error.h"
 #include "samba/kernels/attention.h"
+#include "samba/kernels/extended_gradients.h"
 #include "samba/kernels/rope.h"
 #include "samba/numerics/elementary.h"
 
@@ -275,7 +276,9 @@ TEST_CASE("attention backward on every executor has the reference's bits") {
   for (const AttentionShape& shape : kLargeBackwards) cases.push_back(draw_backward(draw, shape, Values::plain));
   for (const BackwardCase& c : cases) wanted.push_back(run_backward(*reference, c, true));
   with_every_executor([&](Executor& cpu, const std::string& name) {
+    const bool softcap = dynamic_cast<SoftcapGradients*>(&cpu.attention()) != nullptr;
     for (std::size_t i = 0; i < cases.size(); ++i) {
+      if (cases[i].shape.softcap && !softcap) continue;
       INFO(name << ", case " << i << ": " << text(cases[i].shape));
       const BackwardResult plain = run_backward(cpu, cases[i], false);
       CHECK(bits_equal(plain.dq, wanted[i].dq));

@@ -91,11 +91,7 @@ TEST_CASE("sums, flushes and the gated unit give the reference's bits, also in p
       const Values d_gated = draws.values(n, kind);
       check_twins([&](Executor& executor) {
         ElementwiseKernels& kernels = executor.elementwise();
-        auto& slopes = dynamic_cast<ActivationGradients&>(kernels);
-        Results r(10, Values(n));
-        slopes.unary_backward(UnaryFunction::gelu, n, gate.data(), d_gated.data(), r[8].data());
-        r[9] = d_gated;
-        slopes.unary_backward(UnaryFunction::gelu_tanh, n, gate.data(), r[9].data(), r[9].data());
+        Results r(8, Values(n));
         kernels.add(n, gate.data(), up.data(), r[0].data());
         kernels.flush(n, gate.data(), r[1].data());
         r[2] = gate;
@@ -105,6 +101,15 @@ TEST_CASE("sums, flushes and the gated unit give the reference's bits, also in p
                                 r[7].data());
         return r;
       });
+      const auto slopes = [&](Executor& executor) {
+        auto& kernels = dynamic_cast<ActivationGradients&>(executor.elementwise());
+        Results r(2, Values(n));
+        kernels.unary_backward(UnaryFunction::gelu, n, gate.data(), d_gated.data(), r[0].data());
+        r[1] = d_gated;
+        kernels.unary_backward(UnaryFunction::gelu_tanh, n, gate.data(), r[1].data(), r[1].data());
+        return r;
+      };
+      check_twins(slopes, Twins::cpu);
     }
   }
 }
@@ -168,7 +173,6 @@ TEST_CASE("norms give the reference's bits for any number of rows and columns") 
       const Values weight = draws.values(width, kind), bias = draws.values(width, kind);
       check_twins([&](Executor& executor) {
         NormKernels& norm = executor.norm();
-        auto& extended = dynamic_cast<NormGradients&>(norm);
         Results r(8, Values(rows * width));
         Results row_values(4, Values(rows));
         Results column_values(4, Values(width));
@@ -192,6 +196,11 @@ TEST_CASE("norms give the reference's bits for any number of rows and columns") 
         norm.layer_norm_forward(rows, width, eps, x.data(), nullptr, nullptr, r.back().data());
         r.emplace_back(rows * width);
         norm.layer_norm_backward(rows, width, eps, x.data(), nullptr, dy.data(), r.back().data(), nullptr, nullptr);
+        return r;
+      });
+      const auto gradients_of_blocks = [&](Executor& executor) {
+        auto& extended = dynamic_cast<NormGradients&>(executor.norm());
+        Results r;
         for (const bool with_bias : {false, true}) {
           r.push_back(dy);
           Values d_weight(width), d_bias(width);
@@ -201,7 +210,8 @@ TEST_CASE("norms give the reference's bits for any number of rows and columns") 
           r.insert(r.end(), {d_weight, d_bias});
         }
         return r;
-      });
+      };
+      check_twins(gradients_of_blocks, Twins::cpu);
     }
   }
 }
@@ -214,7 +224,7 @@ TEST_CASE("the gradient of a norm over heads gives the reference's bits; of one 
       INFO(rows << " x " << heads << " x " << width << ", kind " << static_cast<int>(kind));
       const Index n = rows * heads * width;
       const Values x = draws.values(n, kind), dy = draws.values(n, kind), weight = draws.values(width, kind);
-      check_twins([&, rows = rows, heads = heads, width = width](Executor& executor) {
+      const auto gradients = [&, rows = rows, heads = heads, width = width](Executor& executor) {
         NormKernels& norm = executor.norm();
         auto& extended = dynamic_cast<NormGradients&>(norm);
         Results r;
@@ -233,7 +243,8 @@ TEST_CASE("the gradient of a norm over heads gives the reference's bits; of one 
           CHECK(bits_equal(r[1], d_weight));
         }
         return r;
-      });
+      };
+      check_twins(gradients, Twins::cpu);
     }
   }
 }

@@ -20,7 +20,7 @@ struct Fault {
 
 // What devices do; a call that is not there may fail with them all.
 inline const std::vector<Fault> kFileFaults = {
-    {"open", "ENOSPC"},      {"open", "EMFILE"},       {"open", "EINTR"},  {"write", "ENOSPC"},
+    {"open", "ENOSPC"},      {"open", "EMFILE"},       {"open", "EINTR"},        {"write", "ENOSPC"},
     {"write", "EIO"},        {"write", "short", true}, {"write", "EINTR", true}, {"read", "EIO"},
     {"read", "short", true}, {"read", "EINTR", true},  {"fsync", "EIO"},         {"fsync", "EINTR", true},
     {"close", "EIO"},        {"close", "EINTR", true}, {"rename", "EIO"},        {"fchmod", "EIO"},

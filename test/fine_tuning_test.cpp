@@ -117,7 +117,9 @@ TEST_CASE("a run begins from a model, takes its configuration, and leaves frozen
   REQUIRE(tuned.code == 0);
   const json resolved = json::parse(read_file(run.path() / "tuned/config.json"));
   CHECK(resolved["model"] == json::parse(read_file(run.path() / "base/config.json"))["model"]);
-  CHECK(resolved["train"] == json({{"init_from", run.file("base")}, {"freeze", {"embed.*", "layers.0.*"}}}));
+  CHECK(resolved["train"] == json({{"activation_budget_bytes", nullptr},
+                                   {"init_from", run.file("base")},
+                                   {"freeze", {"embed.*", "layers.0.*"}}}));
   const ArrayMap before = weights_of(run.file("base")), after = weights_of(run.file("tuned"));
   std::size_t changed = 0;
   for (const auto& [name, values] : before) {
@@ -162,7 +164,7 @@ TEST_CASE("a model that does not fit the configuration is refused with the field
   CHECK_THAT(message({"--init-from", base, "--set", "model.vocab=300"}),
              Contains("/model/vocab: is 300, the model") && Contains("has 256 tokens; a model keeps its vocabulary"));
   CHECK_THAT(message({"--init-from", base, "--set", "model.intermediate=48"}),
-             Contains("/model/intermediate: is not that of the model"));
+             Contains("/model/layers: is not that of the model"));
   CHECK_THAT(message({"--init-from", run.file("nothing")}), Contains("nothing"));
   CHECK_THAT(message({"--set", "train.init_from=7"}), Contains("/train/init_from: must be"));
   CHECK_THAT(message({"--set", "train.freeze=embed"}), Contains("/train/freeze: must be a list of patterns"));

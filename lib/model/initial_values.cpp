@@ -43,6 +43,7 @@ InitialValues::Draw InitialValues::draw_of(const ParameterTensor& tensor, const 
 
 InitialValues::InitialValues(const StackConfig& config, const Registry& registry, Generator& generator)
     : seed_(generator.seed()) {
+  const FloatScope float_scope;
   Generator ahead = generator;
   const auto add = [&](std::size_t first, std::size_t end, const LayerConfig* layer, bool offset) {
     for (std::size_t i = first; i < end; ++i) {
