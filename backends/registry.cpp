@@ -16,20 +16,6 @@ std::string known_devices() {
   return text;
 }
 
-// What "auto" takes: a GPU that is there and offers what is asked for, else the processor.
-std::string fastest_device([[maybe_unused]] const ExecutorOptions& options) {
-#if defined(SAMBA_HAS_CUDA) || defined(SAMBA_HAS_HIP)
-  const bool any_set = options.instruction_set.empty() && options.numeric_mode == NumericMode::identical;
-#endif
-#if defined(SAMBA_HAS_CUDA)
-  if (any_set && cuda::has_device()) return "cuda";
-#endif
-#if defined(SAMBA_HAS_HIP)
-  if (any_set && hip::has_device()) return "hip";
-#endif
-  return "cpu";
-}
-
 }  // namespace
 
 std::vector<std::string> executor_names() { return {"reference", "cpu"}; }
@@ -57,7 +43,7 @@ std::string fast_products() {
 }
 
 std::unique_ptr<Executor> make_executor(const std::string& name, const ExecutorOptions& options) {
-  if (name == "auto") return make_executor(fastest_device(options), options);
+  if (name == "auto") return make_executor("cpu", options);  // the GPU kernels do not have every block yet
   if (name == "reference") {
     if (options.numeric_mode != NumericMode::identical) {
       refuse_unsupported("numeric mode " + std::string(numeric_mode_name(options.numeric_mode)) +

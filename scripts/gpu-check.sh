@@ -54,7 +54,7 @@ section() {
 
 same_training() {
   for where in cpu "$device"; do
-    "$samba" train --config configs/tutorial_hybrid.json --device "$where" --out "$work/run-$where" --steps 20 >/dev/null
+    "$samba" train --config configs/attention_small.json --device "$where" --out "$work/run-$where" --steps 20 >/dev/null
   done
   cmp "$work/run-cpu/checkpoints/step-00000020.samba" "$work/run-$device/checkpoints/step-00000020.samba"
   echo "20 steps: the checkpoints of cpu and $device are the same bytes"

@@ -43,13 +43,15 @@ verify::PlanRequest plan_request(const SuiteFlags& flags, const CommonOptions& c
 
 std::vector<std::string> absent_of(const CommonOptions& common, const verify::PlanRequest& request) {
   std::vector<std::string> absent;
-  const std::vector<std::string> compiled = executor_names();
-  for (const char* device : {"cuda", "hip"}) {
+  const std::vector<std::string> compiled = compiled_devices();
+  for (const std::string device : {"cuda", "hip"}) {
     if (std::find(compiled.begin(), compiled.end(), device) == compiled.end()) {
-      absent.push_back(std::string("device ") + device + " is not compiled into this program");
+      absent.push_back("device " + device + " is not compiled into this program");
+    } else if (common.device != device) {
+      absent.push_back("device " + device + " (--device " + device + " runs what its kernels have)");
     }
   }
-  for (const std::string& device : compiled) {
+  for (const std::string& device : executor_names()) {
     if (std::find(request.devices.begin(), request.devices.end(), device) == request.devices.end()) {
       absent.push_back("device " + device + " (--device " + common.device + ")");
     }

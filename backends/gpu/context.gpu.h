@@ -15,13 +15,6 @@ struct Probe {
 
 }  // namespace
 
-bool has_device() {
-  int devices = 0;
-  const bool there = SAMBA_RUNTIME(GetDeviceCount)(&devices) == kSuccess && devices > 0;
-  if (!there) (void)SAMBA_RUNTIME(GetLastError)();
-  return there;
-}
-
 Context::Context(const ExecutorOptions& options) {
   SAMBA_DEVICE_PROPERTIES properties{};
   check(SAMBA_RUNTIME(GetDeviceProperties)(&properties, 0), "reading the properties of device 0");

@@ -7,12 +7,10 @@
 
 namespace samba::cuda {
 std::unique_ptr<Executor> make_executor(const ExecutorOptions& options);
-bool has_device();  // whether a driver and a device are there
 }  // namespace samba::cuda
 
 namespace samba::hip {
 std::unique_ptr<Executor> make_executor(const ExecutorOptions& options);
-bool has_device();
 }  // namespace samba::hip
 
 namespace samba::gpu_host {
