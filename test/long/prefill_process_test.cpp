@@ -7,10 +7,14 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "bits.h"
 #include "samba/backends/registry.h"
 #include "samba/core/sha256.h"
 #include "samba/generate/state_file.h"
 #include "samba/numerics/generator.h"
+#include "samba/verify/compare.h"
+#include "samba/verify/slices.h"
+#include "samba/verify/state_pieces.h"
 #include "temporary_folder.h"
 
 namespace samba {
@@ -70,16 +74,27 @@ TEST_CASE("one part of a prefill", "[.part]") {
   read_part(std::getenv("SAMBA_PART_FROM"), std::stol(std::getenv("SAMBA_PART_END")), std::getenv("SAMBA_PART_TO"));
 }
 
-TEST_CASE("a prefill cut at every point of 257 and read on in a new process leaves the file of the whole") {
+TEST_CASE("a prefill cut at every point of 257 and read on in a new process leaves the state of the whole") {
   const TemporaryFolder folder;
   read_part("", kLength, folder / "whole");
-  const std::string whole = read_file(folder / "whole");  // tokens, logits, every piece of the state, counters
+  Model model;
+  const Sequence whole = load_sequence(*model.stack, folder / "whole");
   for (Index cut = 0; cut <= kLength; ++cut) {
     INFO("cut at " << cut);
     const std::string first = cut > 0 ? (folder / "first").string() : "";
     if (cut > 0) read_elsewhere("", cut, first);
     read_elsewhere(first, kLength, folder / "second");
-    CHECK(read_file(folder / "second") == whole);
+    const Sequence found = load_sequence(*model.stack, folder / "second");
+    CHECK(found.tokens == whole.tokens);
+    CHECK(bits_equal(found.logits, whole.logits));
+    for (std::size_t layer = 0; layer < whole.state->layers(); ++layer) {
+      CHECK(found.state->layer(layer).counters() == whole.state->layer(layer).counters());
+      const ArrayMap mine = verify::held_pieces(found.state->layer(layer));
+      for (const auto& [piece, array] : verify::held_pieces(whole.state->layer(layer))) {
+        INFO("layer " << layer << ", " << piece);
+        CHECK(!verify::first_difference(piece, mine.at(piece), array));
+      }
+    }
   }
 }
 
