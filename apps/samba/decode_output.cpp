@@ -28,7 +28,7 @@ std::string own_text(const DecodeOptions& options, std::int32_t token) {
 
 nlohmann::ordered_json result_json(std::size_t index, std::size_t sample, const Prompt& prompt,
                                    const DecodeResult& result, const DecodeOptions& options) {
-  nlohmann::ordered_json line;
+  auto line = nlohmann::ordered_json::object();
   line["index"] = index;
   if (options.samples > 1) line["sample"] = sample;
   if (prompt.text) line["prompt"] = *prompt.text;

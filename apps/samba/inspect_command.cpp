@@ -47,7 +47,7 @@ nlohmann::ordered_json describe_configuration(const InspectFlags& flags, const C
   nlohmann::json json = parse_json(read_file(flags.path), flags.path);
   const bool whole = json.is_object() && json.contains("model");
   const StackConfig config = stack_config_from_json(whole ? json["model"] : json, whole ? "/model" : "");
-  nlohmann::ordered_json result;
+  auto result = nlohmann::ordered_json::object();
   result["file"] = flags.path;
   result["format"] = "configuration";
   result["parameters"] = Registry(config).total();
@@ -82,7 +82,7 @@ nlohmann::ordered_json describe(const InspectFlags& flags, const CommonOptions& 
   if (place.form == ModelForm::stack_archive) inspect_checkpoint(path, true);  // moments too
   const OpenModel model = open_model(place);
   const bool foreign = !is_own_form(place.form);
-  nlohmann::ordered_json result;
+  auto result = nlohmann::ordered_json::object();
   result["file"] = path.string();
   result["format"] = model_form_name(model.form);
   result["weight_format"] = foreign ? most_common_dtype(model) : weight_format_name(weight_format(model));

@@ -42,7 +42,7 @@ nlohmann::ordered_json memory_json(Executor& executor, const StackConfig& config
   if (flags.batch > 0) call.batch = flags.batch;
   if (flags.length > 0) call.positions = flags.length;
   call.positions = std::min(call.positions, position_limit(config));
-  nlohmann::ordered_json memory;
+  auto memory = nlohmann::ordered_json::object();
   memory["inference"] = plan_json(plan_inference(executor, config, call));
   memory["inference"]["batch"] = call.batch;
   memory["inference"]["positions"] = call.positions;

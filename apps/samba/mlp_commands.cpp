@@ -118,7 +118,7 @@ std::string prefill_mlp(const Path& model, const MlpPrefill& options, const Comm
 
 nlohmann::ordered_json inspect_mlp(const Path& model, bool memory) {
   const bool folder = std::filesystem::is_directory(model);
-  nlohmann::ordered_json result;
+  auto result = nlohmann::ordered_json::object();
   result["file"] = model.string();
   result["format"] = folder ? "safetensors folder of an MLP" : "MLP checkpoint";
   ConstArrayMap stored;

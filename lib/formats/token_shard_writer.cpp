@@ -193,7 +193,7 @@ void TokenShardWriter::restore(const nlohmann::json& state, const std::function<
   if (!closed.is_array()) fields.refuse("closed", "a list");
   closed_ = nlohmann::ordered_json::array();
   for (const nlohmann::json& given : closed) {  // its fields in the order of the index
-    nlohmann::ordered_json entry;
+    auto entry = nlohmann::ordered_json::object();
     for (const char* name : {"tokens", "documents", "ignored"}) entry[name] = given.at(name);
     for (const char* name : {"tokens", "documents", "targets"}) entry["sha256"][name] = given.at("sha256").at(name);
     closed_.push_back(std::move(entry));

@@ -231,7 +231,7 @@ StackConfig stack_config_from_json(const json& object, const std::string& pointe
 }
 
 nlohmann::ordered_json config_to_ordered_json(const StackConfig& config) {
-  nlohmann::ordered_json result;
+  auto result = nlohmann::ordered_json::object();
   if (config.samba) {
     const json fields = config_to_json(*config.samba);
     for (const std::string& name : kSambaFields) result[name] = fields[name];

@@ -98,7 +98,7 @@ MlpTrainConfig parse_mlp_train_config(const json& value, const Path& folder) {
 }
 
 nlohmann::ordered_json resolved_json(const MlpTrainConfig& config) {
-  nlohmann::ordered_json result;
+  auto result = nlohmann::ordered_json::object();
   result["seed"] = config.seed;
   result[config.steps > 0 ? "steps" : "epochs"] = config.steps > 0 ? config.steps : config.epochs;
   result["model"] = {{"kind", "mlp"}};

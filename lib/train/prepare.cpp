@@ -266,7 +266,7 @@ class Preparation {
       refuse_value("the files hold no document to train on: " + std::to_string(files_.size()) + " file(s), " +
                    std::to_string(writers_[1]->counts().documents) + " document(s) held out");
     }
-    nlohmann::ordered_json index;
+    auto index = nlohmann::ordered_json::object();
     index["format"] = kShardsFormat;
     index["dtype"] = id_bytes_ == 2 ? "u16" : "u32";
     index["vocab"] = tokenizer_.vocabulary_size();

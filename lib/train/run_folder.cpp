@@ -71,7 +71,7 @@ std::string named_checkpoint(const Path& folder, const char* file) {
 }  // namespace
 
 nlohmann::ordered_json to_json(const StepMetrics& metrics) {
-  nlohmann::ordered_json line;
+  auto line = nlohmann::ordered_json::object();
   line["step"] = metrics.step;
   line["loss"] = static_cast<double>(metrics.loss);
   line["loss_bits"] = bits_text(metrics.loss);
@@ -272,7 +272,7 @@ Path RunFolder::add_checkpoint(Index step, const CheckpointConfig& keep, Sidecar
   const Path archive = folder_ / "checkpoints" / name;
   sidecar.sha256 = save(archive);
   if (follows_) return archive;
-  nlohmann::ordered_json beside;
+  auto beside = nlohmann::ordered_json::object();
   beside["step"] = step;
   beside["profile"] = sidecar.profile;
   beside["sha256"] = sidecar.sha256;

@@ -334,7 +334,7 @@ TrainConfig parse_train_config(const json& value, const Path& folder) {
 
 nlohmann::ordered_json resolved_json(const TrainConfig& config) {
   const OptimizerSettings& settings = config.optimizer;
-  nlohmann::ordered_json result;
+  auto result = nlohmann::ordered_json::object();
   result["seed"] = config.seed;
   result["steps"] = config.steps;
   result["model"] = config_to_ordered_json(config.model);
