@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 label=${1:-quick}
 
-scripts/setup.sh
+scripts/setup.sh all
 scripts/build.sh ci
 selection=()
 [ "$label" = all ] || selection=(-L "^${label}\$")
