@@ -5,11 +5,10 @@
 
 #include <catch2/catch.hpp>
 #include <csignal>
-#include <cstring>
 
 #include "error_of.h"
 #include "golden.h"
-#include "kernel_twins.h"
+#include "missing_barriers.h"
 #include "samba/backends/gpu/platform.h"
 
 namespace samba {
@@ -72,13 +71,6 @@ Results run_kernels_with_barriers(Executor& executor) {
   return r;
 }
 
-bool equal(const Results& a, const Results& b) {
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (std::memcmp(a[i].data(), b[i].data(), static_cast<std::size_t>(a[i].size()) * sizeof(float)) != 0) return false;
-  }
-  return true;
-}
-
 const ExecutorOptions kSmallWarps = {2, "warp32"};
 const ExecutorOptions kLargeWarps = {1, "warp64-seed9"};
 
@@ -108,27 +100,13 @@ TEST_CASE("no order of blocks, warps and threads between barriers changes a bit"
   for (const char* warp : {"warp32", "warp64"}) {
     for (const char* seed : {"", "-seed1", "-seed2", "-seed3"}) {
       INFO(warp << seed);
-      CHECK(equal(run_kernels_with_barriers(*make_executor("gpu-host", {2, std::string(warp) + seed})), want));
+      CHECK(same_bits(run_kernels_with_barriers(*make_executor("gpu-host", {2, std::string(warp) + seed})), want));
     }
   }
 }
 
 TEST_CASE("a kernel without one of its barriers gives other bits in some order") {
-  const auto whole = make_executor("gpu-host", {1, "warp32"});
-  const Results want = run_kernels_with_barriers(*whole);
-  const std::vector<gpu_host::Site> sites = gpu_host::barrier_sites(*whole);
-  CHECK(sites.size() >= 15);
-  for (const gpu_host::Site& site : sites) {
-    INFO("without the barrier at " << gpu_host::site_text(site));
-    gpu_host::skip_barrier(site.file, site.line);
-    bool caught = false;
-    for (int seed = 1; seed <= 4 && !caught; ++seed) {
-      const auto executor = make_executor("gpu-host", {1, "warp32-seed" + std::to_string(seed)});
-      caught = !equal(run_kernels_with_barriers(*executor), want);
-    }
-    gpu_host::skip_barrier("", 0);
-    CHECK(caught);
-  }
+  CHECK(check_missing_barriers(run_kernels_with_barriers) >= 15);
 }
 
 TEST_CASE("threads of a block that part at a barrier or a shuffle are refused with the place") {
