@@ -23,43 +23,62 @@ using Drawn = std::map<std::string, mamba3_calls::Floats>;
 using mamba3_calls::Case;
 using mamba3_calls::Run;
 
-// The inputs of a case, its values v (the x columns of in_proj) changed by edit(v, token, p).
-Drawn edited_inputs(const Case& c, const std::function<void(float&, Index, Index)>& edit) {
+Drawn draw_inputs(const Case& c) {
   Drawn drawn;
   mamba3_calls::run(*make_executor("reference"), c, Run::backward_products, drawn);
-  const Index d_model = 32 * c.heads, width = mamba3::projection_width(d_model);
-  for (Index token = 0; token < c.tokens; ++token) {
-    for (Index p = 0; p < mamba3::kHeadDim; ++p) {
-      edit(drawn["in_proj"][static_cast<std::size_t>(token * width + mamba3::columns(d_model).x + p)], token, p);
-    }
-  }
   return drawn;
 }
 
-// Two chunks forward and backward in samba.fp32.v2; a step; products that are flushed because of few elements, which
-// one thread loads.
+// v of a token: the x columns of its in_proj row.
+float& value_at(Drawn& drawn, const Case& c, Index token, Index p) {
+  const Index d_model = 32 * c.heads;
+  const Index at = token * mamba3::projection_width(d_model) + mamba3::columns(d_model).x + p;
+  return drawn["in_proj"][static_cast<std::size_t>(at)];
+}
+
+// The states fade slowly, so that what a chunk takes over from another one counts.
+Drawn slow_inputs(const Case& c) {
+  Drawn drawn = draw_inputs(c);
+  std::fill(drawn["dt_bias"].begin(), drawn["dt_bias"].end(), -6.0F);
+  return drawn;
+}
+
+// Products that are flushed because of four elements, which one thread loads.
+Drawn tiny_inputs(const Case& c) {
+  Drawn drawn = draw_inputs(c);
+  for (Index token = 0; token < c.tokens; ++token) {
+    for (Index p = 0; p < mamba3::kHeadDim; ++p) value_at(drawn, c, token, p) = 0.0F;
+  }
+  for (const Index token : {49, 53, 57, 61}) value_at(drawn, c, token, 7) = 0x1p-122F;
+  return drawn;
+}
+
+// One large value, for which the long chain of the last chunk is run.
+Drawn large_inputs(const Case& c) {
+  Drawn drawn = slow_inputs(c);
+  value_at(drawn, c, c.tokens - 1, 9) = 0x1p70F;
+  return drawn;
+}
+
+// Three chunks forward and backward in samba.fp32.v2, two forward, a step.
 Results run_with_products(Executor& executor) {
-  const Case two_chunks = {1, 1, 69, mamba3_calls::Values::ordinary};
+  const Case three_chunks = {1, 1, 133, mamba3_calls::Values::ordinary};
+  const Case two_chunks = {1, 1, 66, mamba3_calls::Values::ordinary};
   const Case step = {1, 2, 1, mamba3_calls::Values::ordinary, 30, true};
-  static Drawn drawn, drawn_step;
-  static Drawn few_tiny = edited_inputs(two_chunks, [](float& v, Index token, Index p) {
-    v = p == 7 && token >= 48 && token < 64 && token % 4 == 1 ? 0x1p-122F : 0.0F;
-  });
+  static Drawn slow = slow_inputs(three_chunks), tiny = tiny_inputs(two_chunks), drawn;
   Results results;
-  append(mamba3_calls::run(executor, two_chunks, Run::backward_products, drawn), results);
-  append(mamba3_calls::run(executor, step, Run::forward, drawn_step), results);
-  append(mamba3_calls::run(executor, two_chunks, Run::forward, few_tiny), results);
+  append(mamba3_calls::run(executor, three_chunks, Run::backward_products, slow), results);
+  append(mamba3_calls::run(executor, two_chunks, Run::forward, tiny), results);
+  append(mamba3_calls::run(executor, step, Run::forward, drawn), results);
   return results;
 }
 
-// The long chains of version 1; in the last chunk they are run because of one large value.
+// Version 1.
 Results run_long_chains(Executor& executor) {
   const Case two_chunks = {1, 1, 65, mamba3_calls::Values::ordinary};
-  static Drawn drawn = edited_inputs(two_chunks, [](float& v, Index token, Index p) {
-    if (token == 64 && p == 9) v = 0x1p70F;
-  });
+  static Drawn large = large_inputs(two_chunks);
   Results results;
-  append(mamba3_calls::run(executor, two_chunks, Run::backward, drawn), results);
+  append(mamba3_calls::run(executor, two_chunks, Run::backward, large), results);
   return results;
 }
 

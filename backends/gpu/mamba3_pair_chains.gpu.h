@@ -35,7 +35,6 @@ SAMBA_DEVICE const float* leaving_gradient(const ScanBackward& s, const ChunkPla
 
 inline constexpr int kTablePitch = kQ + 4;
 inline constexpr int kPairRun = 4;  // pairs that are taken together
-inline constexpr int kLanes = 32;
 
 enum class PairGradient { query, key };
 
@@ -71,24 +70,14 @@ SAMBA_DEVICE float pair_chain(const float (&keys)[kQ], const Four* table, const 
   return sum;
 }
 
-// The smallest of the group of 32 threads.
-SAMBA_DEVICE int smallest_of_lanes(int value) {
-  for (int mask = kLanes / 2; mask >= 1; mask /= 2) {
-    const int other = static_cast<int>(shuffle_xor(static_cast<std::uint32_t>(value), mask));
-    value = other < value ? other : value;
-  }
-  return value;
-}
-
 // One new row (token and head) a block, one element n a thread.
 template <PairGradient kOf>
 SAMBA_KERNEL(kN)
 pair_chains(ScanBackward s) {
-  constexpr int kGroups = kN / kLanes;
   constexpr bool kQuery = kOf == PairGradient::query;
   SAMBA_SHARED(Four, table, kP * kTablePitch / 4);  // [p, x]: v_x[p], of keys dY_x[p]
   SAMBA_SHARED(float, own, kP);                     // dY[p] of the row, of keys v[p]
-  SAMBA_SHARED(int, smallest, 3 * kGroups);         // exponents of keys, table, own
+  SAMBA_SHARED(int, smallest, kN);                  // exponents of keys, table and own, of each thread: a byte each
   const Index heads = s.call.heads(), m = static_cast<Index>(block_x()) / heads, t = m % s.call.tokens;
   const Index unit = (m / s.call.tokens * heads + static_cast<Index>(block_x()) % heads) * s.call.chunks() + t / kQ;
   const ChunkPlace at = chunk_place(s.call, unit, 0, s.call.chunks());
@@ -116,18 +105,14 @@ pair_chains(ScanBackward s) {
         kQuery ? mul(key_row(s, at, x)[n], decay[pos * kQ + x]) : mul(query_row(s, at, x)[n], decay[x * kQ + pos]);
     of_keys = smaller_exponent(of_keys, keys[x]);
   }
-  of_keys = smallest_of_lanes(of_keys);
-  of_table = smallest_of_lanes(of_table);
-  of_own = smallest_of_lanes(of_own);
-  if (n % kLanes == 0) {
-    int* group = smallest + n / kLanes * 3;
-    group[0] = of_keys, group[1] = of_table, group[2] = of_own;
-  }
+  smallest[n] = of_keys | of_table << 8 | of_own << 16;
   barrier();
-  for (int group = 0; group < kGroups; ++group) {
-    of_keys = smallest[group * 3] < of_keys ? smallest[group * 3] : of_keys;
-    of_table = smallest[group * 3 + 1] < of_table ? smallest[group * 3 + 1] : of_table;
-    of_own = smallest[group * 3 + 2] < of_own ? smallest[group * 3 + 2] : of_own;
+  SAMBA_UNROLL
+  for (int thread = 0; thread < kN; ++thread) {
+    const int of = smallest[thread];
+    of_keys = (of & 255) < of_keys ? of & 255 : of_keys;
+    of_table = (of >> 8 & 255) < of_table ? of >> 8 & 255 : of_table;
+    of_own = of >> 16 < of_own ? of >> 16 : of_own;
   }
   // Products of keys and the one factor are normal or zero; then so are sums when the products with the other factor
   // are multiples of 2^-126.
