@@ -90,7 +90,13 @@ TEST_CASE("the Mamba-3 cases have the recorded bits with warps of 32 and of 64 i
       92,
       {{"mamba3/refusals/lengths_1.5_2", kUntypedLength}, {"mamba3/refusals/lengths_True_2", kUntypedLength}}};
   check_golden(forward, "gpu-host", kSmallWarps);
-  check_golden({{"mamba3_backward"}, 14}, "gpu-host", kLargeWarps);
+  // The case of many sequences by itself: launches take longer the more memory the device holds.
+  Golden backward = {{"mamba3_backward"}, 13};
+  backward.options.accept = [](const std::string& id, const std::string&) {
+    return id.find("b129_l1") == std::string::npos;
+  };
+  check_golden(backward, "gpu-host", kLargeWarps);
+  check_golden({{"mamba3_backward/b129_l1.safetensors"}, 1}, "gpu-host", kSmallWarps);
 }
 
 TEST_CASE("no order of blocks, warps and threads between barriers changes a bit of the Mamba-3 kernels") {
