@@ -175,6 +175,48 @@ TEST_CASE("a mixture of shards trains by its weights; weights of anything else a
   CHECK_THAT(message({"--set", "model.vocab=200"}), Contains("/model/vocab: 200 is less than the 256 tokens of"));
 }
 
+TEST_CASE("shards take the place of the text that a configuration names, and hold out documents of their own") {
+  const ShardRun run;
+  REQUIRE(run.prepare("text.txt", "whole").code == 0);
+  REQUIRE(run.prepare("text.txt", "parted", {"--documents", "line", "--held-out", "0.2"}).code == 0);
+  const std::string tokenizer = run.file("tokenizer.json");
+  REQUIRE(samba_command({"train-tokenizer", run.file("text.txt"), "--vocab-size", "270", "--out", tokenizer}).code ==
+          0);
+  REQUIRE(
+      run.prepare("text.txt", "pieces", {"--documents", "line", "--held-out", "0.2", "--tokenizer", tokenizer}).code ==
+      0);
+  const auto quickstart = [&](const std::string& shards, std::vector<std::string> more = {}) {
+    more.insert(more.begin(),
+                {"train", "--config", SAMBA_SOURCE_DIR "/configs/quickstart.json", "--data", run.file(shards), "--out",
+                 run.file("run-" + shards), "--steps", "1", "--set", "batch.length=32"});
+    return samba_command(more);
+  };
+  const CommandResult taken = quickstart("parted");
+  INFO(taken.err);
+  REQUIRE(taken.code == 0);
+  CHECK_THAT(taken.err, Contains("hold out their own documents: data.evaluation_bytes of the configuration is 0"));
+  CHECK(json::parse(read_file(run.path() / "run-parted/config.json"))["data"]["evaluation_bytes"] == 0);
+  CHECK(metrics_of(run.path() / "run-parted").back().contains("bits_per_byte"));
+
+  // What does not go names what would.
+  const CommandResult nothing = quickstart("whole");
+  CHECK(nothing.code == 2);
+  CHECK_THAT(nothing.err, Contains("samba prepare --held-out P") && Contains("--set evaluation.every=0"));
+  CHECK(quickstart("whole", {"--set", "evaluation.every=0"}).code == 0);
+  const CommandResult small = quickstart("pieces");
+  CHECK(small.code == 2);
+  CHECK_THAT(small.err, Contains("/model/vocab: 256 is less than the 270 tokens of") &&
+                            Contains("--set model.vocab=270 takes them"));
+  CHECK(quickstart("pieces", {"--set", "model.vocab=270"}).code == 0);
+  json config = run.on({"parted"});
+  config["data"]["evaluation_bytes"] = 200;
+  run.write(config);
+  const CommandResult named = run.train("named");
+  CHECK(named.code == 2);
+  CHECK_THAT(named.err,
+             Contains("/data/evaluation_bytes: 200 is for text") && Contains("--set data.evaluation_bytes=0"));
+}
+
 TEST_CASE("only completions are learned; what is not is counted in the metrics") {
   const ShardRun run;
   std::string lines;

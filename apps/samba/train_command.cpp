@@ -15,6 +15,7 @@
 #include "samba/core/error.h"
 #include "samba/core/interrupt.h"
 #include "samba/core/json_fields.h"
+#include "samba/formats/token_shards.h"
 #include "samba/train/model_kind.h"
 #include "samba/train/mpi_communicator.h"
 #include "samba/train/train_config.h"
@@ -43,6 +44,19 @@ struct GivenConfig {
   Path folder = ".";  // relative paths of the data are taken from here
 };
 
+// Token shards in place of the text that a configuration names: they hold out documents of their own, not the tail of
+// the text. Whoever sets the field beside them is told that it does not go.
+void give_up_held_back_text(nlohmann::json& data, const TrainOptions& options) {
+  const bool shards = std::all_of(options.data.begin(), options.data.end(),
+                                  [](const std::string& path) { return is_token_shards(path); });
+  const bool set = std::any_of(options.set.begin(), options.set.end(), [](const std::string& assignment) {
+    return assignment.find("evaluation_bytes") != std::string::npos;
+  });
+  if (!shards || set || !data.contains("evaluation_bytes") || data["evaluation_bytes"] == 0) return;
+  spdlog::info("the token shards hold out their own documents: data.evaluation_bytes of the configuration is 0");
+  data["evaluation_bytes"] = 0;
+}
+
 // `run`: the folder of the run to resume, whose copy of the tokenizer is used.
 GivenConfig read_config(const TrainOptions& options, const nlohmann::json* resumed, const Path& run = {}) {
   GivenConfig given;
@@ -65,6 +79,7 @@ GivenConfig read_config(const TrainOptions& options, const nlohmann::json* resum
     for (const std::string& path : options.data) {
       json["data"]["paths"].push_back(std::filesystem::absolute(path).lexically_normal().string());
     }
+    give_up_held_back_text(json["data"], options);
   }
   if (!options.init_from.empty()) {
     json["train"]["init_from"] = std::filesystem::absolute(options.init_from).lexically_normal().string();

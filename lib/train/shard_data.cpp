@@ -18,8 +18,10 @@ class ShardTrainingData final : public TrainingData {
   ShardTrainingData(const TrainConfig& config, const ModelOpener& opener) {
     const DataConfig& data = config.data;
     if (data.evaluation_bytes > 0) {
-      refuse_value("/data/evaluation_bytes: " + std::to_string(data.evaluation_bytes) +
-                   " is for text; of token shards samba prepare --held-out decides what is held out; it must be 0");
+      refuse_value(
+          "/data/evaluation_bytes: " + std::to_string(data.evaluation_bytes) +
+          " is for text, token shards hold out whole documents (samba prepare --held-out P); leave it out or set "
+          "it to 0 (--set data.evaluation_bytes=0)");
     }
     for (const std::string& path : data.paths) sources_.push_back(std::make_unique<TokenShards>(path));
     open_tokenizer(data, opener);
@@ -28,7 +30,8 @@ class ShardTrainingData final : public TrainingData {
       const TokenShards& source = *sources_[i];
       if (source.vocab() > config.model.vocab) {
         refuse_value("/model/vocab: " + std::to_string(config.model.vocab) + " is less than the " +
-                     std::to_string(source.vocab()) + " tokens of " + data.paths[i]);
+                     std::to_string(source.vocab()) + " tokens of " + data.paths[i] +
+                     vocabulary_hint(config, source.vocab()));
       }
       for (const DataPart part : {DataPart::training, DataPart::held_out}) {
         const auto set = static_cast<std::size_t>(part);

@@ -18,7 +18,8 @@ class TextTrainingData final : public TrainingData {
     training_bytes_ = text_.size() > held_out ? text_.size() - held_out : 0;
     if (tokenizer_.vocabulary_size() > config.model.vocab && !tokenizer_.is_bytes()) {
       refuse_value("/model/vocab: " + std::to_string(config.model.vocab) + " is less than the " +
-                   std::to_string(tokenizer_.vocabulary_size()) + " tokens of " + tokenizer_.path());
+                   std::to_string(tokenizer_.vocabulary_size()) + " tokens of " + tokenizer_.path() +
+                   vocabulary_hint(config, tokenizer_.vocabulary_size()));
     }
     if (!tokenizer_.is_bytes()) {
       training_bytes_ = character_border(text_, training_bytes_);

@@ -27,6 +27,11 @@ std::unique_ptr<TrainingData> open_training_data(const TrainConfig& config, cons
   return open_text_data(config, opener);
 }
 
+std::string vocabulary_hint(const TrainConfig& config, Index tokens) {
+  return config.train.init_from.empty() ? "; --set model.vocab=" + std::to_string(tokens) + " takes them"
+                                        : "; the model that /train/init_from names keeps its vocabulary";
+}
+
 WindowBatch make_batch(const TrainingData& data, DataPart part, std::span<const std::uint64_t> starts, Index length) {
   const auto rows = static_cast<Index>(starts.size());
   WindowBatch batch{Array(DType::int32, {rows, length}), Array(DType::int32, {rows, length})};

@@ -51,6 +51,9 @@ std::unique_ptr<TrainingData> open_training_data(const TrainConfig& config, cons
 // True when the paths of a configuration are folders of token shards. Error(value) when only some are.
 bool reads_token_shards(const DataConfig& data);
 
+// What helps a model whose vocabulary is smaller than that of the data: the end of a refusal.
+std::string vocabulary_hint(const TrainConfig& config, Index tokens);
+
 // (rows, length) inputs and targets of windows.
 struct WindowBatch {
   Array inputs;

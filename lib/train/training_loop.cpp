@@ -40,9 +40,11 @@ TrainingRun::TrainingRun(const TrainConfig& config, const ModelOpener& opener)
   const bool evaluates = window_count(*data_, DataPart::held_out, config_.batch.length) > 0;
   set_evaluates(evaluates);
   if (config_.evaluation.every > 0 && !evaluates) {
-    refuse_value("/evaluation/every: " + std::to_string(config_.evaluation.every) +
-                 ": the shards hold no window of /batch/length + 1 = " + std::to_string(config_.batch.length + 1) +
-                 " tokens out to evaluate on; samba prepare --held-out P keeps documents for it");
+    refuse_value(
+        "/evaluation/every: " + std::to_string(config_.evaluation.every) +
+        ": the shards hold no window of /batch/length + 1 = " + std::to_string(config_.batch.length + 1) +
+        " tokens out to evaluate on; samba prepare --held-out P keeps documents for it, --set evaluation.every=0 "
+        "trains without");
   }
 }
 
@@ -183,8 +185,19 @@ StepMetrics TrainingRun::step() {
           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
 }
 
+TrainingRun::HeldOutPart TrainingRun::evaluate_windows(std::span<const std::uint64_t> starts) {
+  const Index length = config_.batch.length;
+  const WindowBatch batch = make_batch(*data_, DataPart::held_out, starts, length);
+  HeldOutPart part;
+  for (const std::uint64_t start : starts) part.bytes += data_->target_bytes(start, length);
+  part.targets = counted_targets(batch.targets.values<std::int32_t>());
+  if (part.targets > 0) part.loss = static_cast<double>(trainer_->stack().loss(batch.inputs, batch.targets));
+  return part;
+}
+
 EvaluationMetrics TrainingRun::evaluate() {
   const Index length = config_.batch.length;
+  const auto rows = static_cast<std::uint64_t>(config_.batch.rows);
   const std::uint64_t all = window_count(*data_, DataPart::held_out, length);
   const auto most = static_cast<std::uint64_t>(config_.evaluation.windows);
   const std::uint64_t windows = most > 0 ? std::min(all, most) : all;
@@ -194,21 +207,30 @@ EvaluationMetrics TrainingRun::evaluate() {
     const auto place = static_cast<std::uint64_t>(Wide{number} * all / windows);
     return window_start(*data_, DataPart::held_out, length, place);
   };
-  double total = 0.0;
-  std::uint64_t counted = 0, bytes = 0;
-  for (std::uint64_t first = 0; first < windows;) {
-    const auto rows = std::min<std::uint64_t>(static_cast<std::uint64_t>(config_.batch.rows), windows - first);
-    std::vector<std::uint64_t> starts(rows);
-    for (std::uint64_t row = 0; row < rows; ++row) starts[row] = start_of(first + row);
-    const WindowBatch batch = make_batch(*data_, DataPart::held_out, starts, length);
-    for (const std::uint64_t start : starts) bytes += data_->target_bytes(start, length);
-    const Index targets = counted_targets(batch.targets.values<std::int32_t>());
-    if (targets > 0) {
-      const auto loss = static_cast<double>(trainer_->stack().loss(batch.inputs, batch.targets));
-      total += loss * (static_cast<double>(targets) / static_cast<double>(length));
-      counted += static_cast<std::uint64_t>(targets);
+  // Ranks share the calls of up to `rows` windows; all then have every call's loss, and add them up in one order.
+  const std::uint64_t calls = (windows + rows - 1) / rows;
+  const std::uint64_t size = ranks() == nullptr ? 1 : static_cast<std::uint64_t>(ranks()->size());
+  const std::uint64_t rank = ranks() == nullptr ? 0 : static_cast<std::uint64_t>(ranks()->rank());
+  std::vector<HeldOutPart> parts(calls);
+  agreed(ranks(), [&] {
+    for (std::uint64_t call = calls * rank / size; call < calls * (rank + 1) / size; ++call) {
+      std::vector<std::uint64_t> starts;
+      for (std::uint64_t w = call * rows; w < std::min(windows, (call + 1) * rows); ++w) starts.push_back(start_of(w));
+      parts[call] = evaluate_windows(starts);
     }
-    first += rows;
+  });
+  if (ranks() != nullptr) {
+    std::vector<std::size_t> borders;
+    for (std::uint64_t r = 0; r <= size; ++r) borders.push_back(calls * r / size * sizeof(HeldOutPart));
+    all_gather(*ranks(), std::as_writable_bytes(std::span(parts)), borders);
+  }
+  double total = 0.0;
+  Index counted = 0;
+  std::uint64_t bytes = 0;
+  for (const HeldOutPart& part : parts) {
+    total += part.loss * (static_cast<double>(part.targets) / static_cast<double>(length));
+    counted += part.targets;
+    bytes += part.bytes;
   }
   if (counted == 0) refuse_value("evaluation: none of the targets held out counts, all are of prompts");
   const double mean = total / (static_cast<double>(counted) / static_cast<double>(length));

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,7 @@ class TrainingRun final : public Training {
 
   SambaTrainer& trainer() { return *trainer_; }
 
-  EvaluationMetrics evaluate() override;  // mean loss over what is held out
+  EvaluationMetrics evaluate() override;  // mean loss over what is held out; of all ranks
   std::vector<std::string> sample_texts() override;
 
  protected:
@@ -56,6 +57,13 @@ class TrainingRun final : public Training {
   // What a new model or one of a checkpoint still needs before its first step.
   void make_ready(Executor& executor);
   RankPlace place() const;
+  // What some held-out windows gave: the mean loss of the targets that count, their number, the bytes they stand for.
+  struct HeldOutPart {
+    double loss = 0.0;
+    Index targets = 0;
+    std::uint64_t bytes = 0;
+  };
+  HeldOutPart evaluate_windows(std::span<const std::uint64_t> starts);
 
   TrainConfig config_;
   ModelOpener opener_;

@@ -155,26 +155,51 @@ pid_t find_rank(const std::string& folder, int rank) {
   return 0;
 }
 
-TEST_CASE("a killed rank ends the run, and its last checkpoint goes on with another number of ranks") {
-  if (!can_run_mpi()) return;
-  for (const int victim : {0, 1, 3}) {
-    CAPTURE(victim);
-    const TinyRun run;
+// An endless run of several ranks, past its checkpoint of step 4.
+class EndlessRun : public TinyRun {
+ public:
+  // `environment`: of mpirun, as "NAME=VALUE ".
+  explicit EndlessRun(int ranks, const std::string& environment = "") {
     json config = ranked_config();
     config["steps"] = 4000;
     config["schedule"]["total_steps"] = 4000;
     config["checkpoint"]["every"] = 2;
-    run.write(config);
-    CommandResult ended;
-    std::thread running([&] { ended = shell("timeout 120 env " + mpirun(4) + train_line(run, "run")); });
-    while (!fs::exists(run.file("run/checkpoints/step-00000004.samba"))) {
+    write(config);
+    running_ = std::thread([this, ranks, environment] {
+      ended_ = shell("timeout 120 env " + environment + mpirun(ranks) + train_line(*this, "run"));
+    });
+    while (!fs::exists(file("run/checkpoints/step-00000004.samba"))) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
-    const pid_t process = find_rank(run.file("run"), victim);
+  }
+  ~EndlessRun() {
+    if (running_.joinable()) running_.join();
+  }
+  EndlessRun(const EndlessRun&) = delete;
+  EndlessRun& operator=(const EndlessRun&) = delete;
+
+  pid_t process_of(int rank) const { return find_rank(file("run"), rank); }
+  // How mpirun ended, some time after something was done to a rank.
+  const CommandResult& wait() {
+    running_.join();
+    return ended_;
+  }
+
+ private:
+  std::thread running_;
+  CommandResult ended_;
+};
+
+TEST_CASE("a killed rank ends the run, and its last checkpoint goes on with another number of ranks") {
+  if (!can_run_mpi()) return;
+  for (const int victim : {0, 1, 3}) {
+    CAPTURE(victim);
+    EndlessRun run(4);
+    const pid_t process = run.process_of(victim);
     REQUIRE(process > 0);
     const auto begin = std::chrono::steady_clock::now();
     ::kill(process, SIGKILL);
-    running.join();
+    const CommandResult& ended = run.wait();
     const auto took = std::chrono::steady_clock::now() - begin;
     INFO(ended.out);
     CHECK(ended.code != 0);
@@ -195,22 +220,11 @@ TEST_CASE("a killed rank ends the run, and its last checkpoint goes on with anot
 
 TEST_CASE("a rank that stands still counts as lost after a while") {
   if (!can_run_mpi()) return;
-  const TinyRun run;
-  json config = ranked_config();
-  config["steps"] = 4000;
-  config["checkpoint"]["every"] = 2;
-  config["schedule"]["total_steps"] = 4000;
-  run.write(config);
-  CommandResult ended;
-  std::thread running(
-      [&] { ended = shell("timeout 120 env SAMBA_RANK_TIMEOUT=3 " + mpirun(2) + train_line(run, "run")); });
-  while (!fs::exists(run.file("run/checkpoints/step-00000004.samba"))) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  const pid_t process = find_rank(run.file("run"), 1);
+  EndlessRun run(2, "SAMBA_RANK_TIMEOUT=3 ");
+  const pid_t process = run.process_of(1);
   REQUIRE(process > 0);
   ::kill(process, SIGSTOP);
-  running.join();
+  const CommandResult& ended = run.wait();
   ::kill(process, SIGKILL);
   INFO(ended.out);
   CHECK(ended.code == 4);

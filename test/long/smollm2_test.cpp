@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "fetched_smollm2.h"
 #include "samba/backends/registry.h"
 #include "samba/convert/model_source.h"
 #include "samba/formats/safetensors.h"
@@ -18,25 +18,6 @@ namespace {
 
 constexpr float kLogitsTolerance = 2e-4F;
 
-// The model, fetched when it is not there: its path, or why there is none.
-struct Fetched {
-  bool there = false;
-  std::string last_line;
-};
-Fetched fetched_model() {
-  const std::string command = SAMBA_SOURCE_DIR "/scripts/get_smollm2.sh " SAMBA_SOURCE_DIR "/models 2>&1";
-  std::FILE* const pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) return {false, "scripts/get_smollm2.sh cannot be started"};
-  std::string line;
-  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) {
-    if (!line.empty() && line.back() == '\n') line.clear();
-    line.push_back(static_cast<char>(c));
-  }
-  const bool there = ::pclose(pipe) == 0;
-  if (!line.empty() && line.back() == '\n') line.pop_back();
-  return {there, line};
-}
-
 std::int32_t largest(std::span<const float> logits) {
   return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
@@ -44,12 +25,8 @@ std::int32_t largest(std::span<const float> logits) {
 }  // namespace
 
 TEST_CASE("SmolLM2 has the greedy tokens and the logits that transformers computes with its expanded weights") {
-  const Fetched model = fetched_model();
-  if (!model.there) {  // ctest tells by this line that nothing was tested
-    std::printf("skipped: SmolLM2 is not there and cannot be fetched: %s\n", model.last_line.c_str());
-    return;
-  }
-  const std::string& path = model.last_line;
+  const std::string path = fetched_smollm2();
+  if (path.empty()) return;
   const SafetensorsFile record = read_safetensors(SAMBA_SOURCE_DIR "/test/gguf/smollm2.safetensors");
   const auto texts = nlohmann::json::parse(record.metadata.at("prompts")).get<std::vector<std::string>>();
   REQUIRE(texts.size() == 10);

@@ -1,9 +1,9 @@
 // Fine-tuning a public model: SmolLM2-135M-Instruct from its Q4_1 GGUF file (scripts/get_smollm2.sh), 20 steps on a
 // text. Without a network the test says that it was skipped.
 #include <catch2/catch.hpp>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "fetched_smollm2.h"
 #include "samba/backends/registry.h"
 #include "samba/convert/initial_model.h"
 #include "samba/train/model_kind.h"
@@ -11,18 +11,6 @@
 
 namespace samba {
 namespace {
-
-// The path of the model, fetched when it is not there; empty when it cannot be.
-std::string fetched_model() {
-  const std::string command = SAMBA_SOURCE_DIR "/scripts/get_smollm2.sh " SAMBA_SOURCE_DIR "/models";
-  std::FILE* const pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) return "";
-  std::string path;
-  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) path.push_back(static_cast<char>(c));
-  if (::pclose(pipe) != 0) return "";
-  while (!path.empty() && path.back() == '\n') path.pop_back();
-  return path;
-}
 
 struct Tuned {
   std::vector<float> losses;
@@ -44,11 +32,8 @@ Tuned tune(const nlohmann::json& config, int threads) {
 }  // namespace
 
 TEST_CASE("20 steps from SmolLM2 lower its loss on a text, with the same bits on 1 and 2 threads") {
-  const std::string path = fetched_model();
-  if (path.empty()) {
-    WARN("skipped: SmolLM2 is not there and cannot be fetched (scripts/get_smollm2.sh says why)");
-    return;
-  }
+  const std::string path = fetched_smollm2();
+  if (path.empty()) return;
   const TemporaryFolder folder;
   write_file_atomically(folder / "text.txt", read_file(SAMBA_SOURCE_DIR "/LICENSE").substr(0, 1500));
   const nlohmann::json config = {
