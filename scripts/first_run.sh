@@ -5,14 +5,14 @@
 #
 #   scripts/first_run.sh [FOLDER]                     default: runs/first
 #   scripts/first_run.sh --text DIR [FOLDER]          text of your own
-#   scripts/first_run.sh --config FILE [FOLDER]       another recipe (default: configs/recipes/hybrid_10m.json)
+#   scripts/first_run.sh --config FILE [FOLDER]       another recipe (default: configs/first_run.json)
 #   scripts/first_run.sh --steps N [FOLDER]           stops after N steps; without --steps it goes on to the end
 #   scripts/first_run.sh --compare FILE [FOLDER]      the "hashes" of another run, in place of docs/first-run.sha256
 #
 # SAMBA names another executable than the one that scripts/build.sh makes, THREADS the number of threads.
 set -euo pipefail
 root=$(realpath "$(dirname "$0")/..")
-text="" config=$root/configs/recipes/hybrid_10m.json steps=()
+text="" config=$root/configs/first_run.json steps=()
 recorded=$root/docs/first-run.sha256
 while [ $# -gt 0 ]; do
   case $1 in
