@@ -58,6 +58,10 @@ fi
 say "Train ($(basename "$config"))"
 run=$folder/run
 if [ -e "$run/latest" ]; then
+  if [ ${#steps[@]} -eq 0 ]; then # those of the configuration: the run may have been begun with fewer
+    steps=(--steps "$(run_samba train --config "$config" --data "$shards" --print-config |
+      sed -n 's/^  "steps": \([0-9]*\),$/\1/p')")
+  fi
   run_samba train --resume "$run" "${steps[@]}"
 else
   run_samba train --config "$config" --data "$shards" --out "$run" --force "${steps[@]}"

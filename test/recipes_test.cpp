@@ -37,14 +37,21 @@ TEST_CASE("there is a recipe of every size and kind, with as many parameters as 
       INFO(printed.err);
       REQUIRE(printed.code == 0);
       CHECK(json::parse(printed.out)["parameters"].get<double>() == Approx(parameters).epsilon(0.07));
+      const json config = config_of(name);
       std::set<std::string> layers;
-      for (const json& layer : config_of(name)["model"]["layers"]) layers.insert(layer.get<std::string>());
+      for (const json& layer : config["model"]["layers"]) layers.insert(layer.get<std::string>());
       CHECK(layers == (kind == "hybrid"      ? std::set<std::string>{"attention", "mamba3"}
                        : kind == "attention" ? std::set<std::string>{"attention"}
                                              : std::set<std::string>{"mamba3"}));
     }
   }
   CHECK(recipe_names() == wanted);
+}
+
+TEST_CASE("the first run trains the hybrid recipe of 10 M parameters") {
+  const json run = json::parse(read_file(Path(SAMBA_SOURCE_DIR) / "configs/first_run.json"));
+  CHECK(run["model"] == config_of("hybrid_10m")["model"]);
+  CHECK(run["schedule"]["total_steps"] == run["steps"]);
 }
 
 TEST_CASE("every recipe is a valid configuration whose schedule ends with its steps") {
