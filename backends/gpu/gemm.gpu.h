@@ -5,11 +5,10 @@
 // joins the tree, a binary counter of partials.
 //
 // Flushes: operands are flushed when they are loaded. While a slice is loaded, the smallest exponents of its nonzero
-// elements are taken. When those of a and b add up to kSafeExponents or more, every product of the slice is a multiple
-// of 2^-126, and so is every sum that began as one: no flush can fire, and plain fused steps have the bits of flushed
-// ones (spec 10 section 11). From the first slice of a leaf on that does not say so, the leaf goes on flushing.
+// elements are taken (exponents.gpu.h). From the first slice of a leaf on that is not safe, the leaf goes on flushing.
 #pragma once
 
+#include "samba/backends/gpu/exponents.gpu.h"
 #include "samba/backends/gpu/families.h"
 #include "samba/kernels/linear.h"
 
@@ -18,8 +17,6 @@ namespace samba::SAMBA_GPU {
 namespace {
 
 inline constexpr int kDepth = 16;
-inline constexpr int kNoExponent = 255;               // of a slice of zeros
-inline constexpr int kSafeExponents = -80 + 2 * 127;  // biased exponents
 
 struct Product {
   Index m, n, k;
@@ -35,11 +32,6 @@ struct Operands {
   SAMBA_DEVICE static float a(const Product& g, Index i, Index p) { return g.a[kTermsOfA ? i * g.k + p : p * g.m + i]; }
   SAMBA_DEVICE static float b(const Product& g, Index p, Index j) { return g.b[kTermsOfB ? j * g.k + p : p * g.n + j]; }
 };
-
-SAMBA_DEVICE int smaller_exponent(int smallest, float value) {
-  const int exponent = static_cast<int>((to_bits(value) & kExponentMask) >> 23);
-  return exponent != 0 && exponent < smallest ? exponent : smallest;
-}
 
 // Cells of one thread: kRows x kColumns.
 template <int kRows, int kColumns>

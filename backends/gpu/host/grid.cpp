@@ -114,7 +114,9 @@ void Block::shuffle_order(std::uint64_t order) {
 
 void Block::run(const Grid& grid, const Grid& at, int threads, const std::function<void()>& body, std::uint64_t order) {
   count_ = static_cast<unsigned>(threads);
-  ++serial_;
+  // Of all executors: one that is made where another was must not find its shared memory.
+  static std::atomic<std::uint64_t> blocks{0};
+  serial_ = ++blocks;
   if (threads_.size() < count_) threads_.resize(count_);
   for (unsigned i = 0; i < count_; ++i) {
     threads_[i].state = State::ready;

@@ -66,7 +66,7 @@ class Block {
   // Called by device threads.
   void barrier(const Site& site);
   std::uint32_t exchange(std::uint32_t value, unsigned from, const Site& site);  // of the lane `from` of the warp
-  std::uint64_t serial() const { return serial_; }  // counts blocks: shared memory starts anew in each
+  std::uint64_t serial() const { return serial_; }  // of the block in hand: shared memory starts anew in each
 
   std::vector<Site> take_sites();  // the barriers that were met
 
