@@ -11,6 +11,7 @@ pkg_check_modules(zlib REQUIRED IMPORTED_TARGET zlib)
 pkg_check_modules(icu REQUIRED IMPORTED_TARGET icu-uc)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8>=10.40)  # \p{White_Space}
 pkg_check_modules(sentencepiece REQUIRED IMPORTED_TARGET sentencepiece)
+pkg_check_modules(cairo REQUIRED cairo)  # its header; the library is loaded by samba plot alone
 
 # Accelerators and MPI are looked for so that `samba --version` and the build log can say what this machine has.
 if(SAMBA_CUDA)

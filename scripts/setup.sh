@@ -5,7 +5,7 @@ set -euo pipefail
 
 packages=(build-essential cmake ninja-build ccache pkg-config
           nlohmann-json3-dev libspdlog-dev libcli11-dev catch2 libzstd-dev zlib1g-dev libopenblas-dev libhwy-dev libssl-dev
-          libicu-dev libpcre2-dev libsentencepiece-dev librapidcheck-dev libopenmpi-dev)
+          libcairo2-dev libicu-dev libpcre2-dev libsentencepiece-dev librapidcheck-dev libopenmpi-dev)
 [ "${1:-}" != all ] || packages+=(hipcc)
 
 missing=()

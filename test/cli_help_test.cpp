@@ -17,7 +17,8 @@ const Names kCommonFlags{"--device", "--threads", "--isa", "--numeric-mode", "--
 const std::map<std::string, Names> kCommands{
     {"train",
      {"--config", "--data", "--tokenizer", "--out", "--init-from", "--resume", "--force", "--steps", "--set",
-      "--eval-only", "--print-config"}},
+      "--eval-only", "--print-config", "--tensorboard"}},
+    {"plot", {"--out", "--x", "--log", "--smooth"}},
     {"decode", {"--model",       "--tokenizer",     "--prompt", "--prompt-file", "--prompts-file",       "--tokens",
                 "--chat",        "--chat-template", "--system", "--state",       "--save-state",         "--max-tokens",
                 "--temperature", "--top-k",         "--top-p",  "--min-p",       "--repetition-penalty", "--seed",

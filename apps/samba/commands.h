@@ -67,6 +67,7 @@ void add_inspect_command(CLI::App& app, CommandLine& line);
 void add_tokenize_command(CLI::App& app, CommandLine& line);
 void add_train_tokenizer_command(CLI::App& app, CommandLine& line);
 void add_prepare_command(CLI::App& app, CommandLine& line);
+void add_plot_command(CLI::App& app, CommandLine& line);
 void add_bench_command(CLI::App& app, CommandLine& line);
 void add_completion_command(CLI::App& app, CommandLine& line);
 

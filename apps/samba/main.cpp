@@ -122,6 +122,7 @@ int run(int argc, char** argv) {
   add_tokenize_command(app, line);
   add_train_tokenizer_command(app, line);
   add_prepare_command(app, line);
+  add_plot_command(app, line);
   add_bench_command(app, line);
   add_completion_command(app, line);
   app.footer(

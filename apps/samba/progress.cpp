@@ -1,8 +1,10 @@
 #include "progress.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 namespace samba::apps {
@@ -23,6 +25,14 @@ std::string format(const char* pattern, double a) {
   char buffer[64];
   std::snprintf(buffer, sizeof buffer, pattern, a);
   return buffer;
+}
+
+// A line that is wider than the terminal would go on in the next one, which is not erased with it.
+std::string fitting(const std::string& text) {
+  winsize size{};
+  const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  const std::size_t most = known ? size.ws_col - 1U : 79U;
+  return text.substr(0, std::min(text.size(), most));
 }
 
 }  // namespace
@@ -63,7 +73,11 @@ std::string Progress::line(std::uint64_t done, const std::string& note) const {
             std::string(static_cast<std::size_t>(std::clamp(kBarWidth - filled, 0, kBarWidth)), '.') + "] ";
   }
   text += std::to_string(done) + (total_ > 0 ? "/" + std::to_string(total_) : "") + " " + unit_;
-  if (!note.empty()) text += "  " + note;
+  if (note_below_ && total_ > 0) {
+    text += format("  %.0f %%", std::floor(static_cast<double>(done) / static_cast<double>(total_) * 100.0));
+  } else if (!note.empty()) {
+    text += "  " + note;
+  }
   if (rate > 0.0) {
     text += format(rate >= 10.0 ? "  %.0f " : "  %.2f ", rate) + unit_ + "/s";
     if (total_ > done) text += "  " + duration_text(static_cast<double>(total_ - done) / rate) + " left";
@@ -72,8 +86,14 @@ std::string Progress::line(std::uint64_t done, const std::string& note) const {
 }
 
 void Progress::erase() {
-  if (drawn_) write_error("\r\033[K");
+  if (drawn_) write_error(note_below_ ? "\r\033[K\033[1A\033[K" : "\r\033[K");
   drawn_ = false;
+}
+
+void Progress::draw(std::uint64_t done, const std::string& note) {
+  erase();
+  write_error(fitting(line(done, note)) + (note_below_ ? "\n" + fitting("  " + note) : std::string()));
+  drawn_ = true;
 }
 
 void Progress::update(std::uint64_t done, const std::string& note) {
@@ -86,8 +106,7 @@ void Progress::update(std::uint64_t done, const std::string& note) {
   last_ = now;
   pending_ = false;
   if (bar_) {
-    write_error("\r\033[K" + line(done, note));
-    drawn_ = true;
+    draw(done, note);
   } else {
     write_error(line(done, note) + "\n");
   }
@@ -102,7 +121,7 @@ void Progress::say(const std::string& text) {
 void Progress::finish() {
   if (!shown_) return;
   erase();
-  if (bar_ || pending_) write_error(line(done_, note_) + "\n");
+  if (bar_ || pending_) write_error(line(done_, note_) + "\n" + (note_below_ ? "  " + note_ + "\n" : std::string()));
   pending_ = false;
 }
 

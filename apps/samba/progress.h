@@ -15,16 +15,21 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  // On a terminal the note has a line of its own below the bar.
+  void set_note_below() { note_below_ = bar_; }
   // `note` is shown beside the bar: "loss 3.2145".
   void update(std::uint64_t done, const std::string& note = "");
   // A line that stays: above the bar, or as it is.
   void say(const std::string& text);
+  // Takes the bar away until the next update, for whoever writes to stderr.
+  void clear() { erase(); }
   void finish();
 
  private:
   using Clock = std::chrono::steady_clock;
 
   std::string line(std::uint64_t done, const std::string& note) const;
+  void draw(std::uint64_t done, const std::string& note);
   void erase();
 
   bool shown_;
@@ -38,6 +43,7 @@ class Progress {
   Clock::time_point start_ = Clock::now();
   Clock::time_point last_{};
   bool drawn_ = false;
+  bool note_below_ = false;
   bool pending_ = false;  // an update that was not shown yet
 };
 

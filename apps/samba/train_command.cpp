@@ -5,11 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "commands.h"
 #include "output.h"
-#include "progress.h"
 #include "samba/convert/folder_run.h"
 #include "samba/convert/initial_model.h"
 #include "samba/core/error.h"
@@ -19,6 +17,7 @@
 #include "samba/train/model_kind.h"
 #include "samba/train/mpi_communicator.h"
 #include "samba/train/train_config.h"
+#include "train_view.h"
 
 namespace samba::apps {
 
@@ -36,6 +35,7 @@ struct TrainOptions {
   std::vector<std::string> set;
   bool print_config = false;
   bool eval_only = false;
+  std::optional<std::string> tensorboard;  // "": in the run's folder
 };
 
 // A configuration as the user wants it: the file (or the one of the run to resume) and the flags on top of it.
@@ -95,8 +95,8 @@ void check_flags(const TrainOptions& options) {
   if (!options.resume.empty() && !options.out.empty()) {
     refuse_value("--resume and --out exclude each other: a resumed run goes on in its folder");
   }
-  if (options.eval_only && (!options.out.empty() || options.force)) {
-    refuse_value("--eval-only writes nothing: it excludes --out and --force");
+  if (options.eval_only && (!options.out.empty() || options.force || options.tensorboard)) {
+    refuse_value("--eval-only writes nothing: it excludes --out, --force and --tensorboard");
   }
   if (!options.resume.empty() && !options.init_from.empty()) {
     refuse_value("--resume and --init-from exclude each other: a resumed run has its own checkpoint");
@@ -105,73 +105,6 @@ void check_flags(const TrainOptions& options) {
     refuse_value("--resume and --force exclude each other: --force is for a new run");
   }
 }
-
-std::string number(double value, const char* pattern) {
-  char text[48];
-  std::snprintf(text, sizeof text, pattern, value);
-  return text;
-}
-
-std::string evaluation_text(const EvaluationMetrics& metrics) {
-  const std::string score = metrics.accuracy ? number(100.0 * *metrics.accuracy, "%.1f") + " % of the classes right"
-                                             : number(metrics.bits_per_byte, "%.3f") + " bits per byte";
-  return "step " + std::to_string(metrics.step) + ": held-back " + (metrics.accuracy ? "rows" : "text") + ": loss " +
-         number(metrics.eval_loss, "%.4f") + ", " + score;
-}
-
-// Events of a run to the screen and, with --json, to stdout. A closed pipe does not end the training.
-class Reporter {
- public:
-  Reporter(const CommonOptions& common, const Training& run, Index first)
-      : common_(common),
-        progress_(common.progress, "train", "steps", static_cast<std::uint64_t>(first),
-                  static_cast<std::uint64_t>(run.steps())),
-        unit_(run.unit()) {}
-
-  TrainingEvents events() {
-    TrainingEvents events;
-    events.on_step = [this](const StepMetrics& metrics) {
-      emit(to_json(metrics));
-      std::string note = "loss " + number(static_cast<double>(metrics.loss), "%.4f");
-      if (metrics.seconds > 0.0) {
-        const double per_step = static_cast<double>(metrics.tokens) / static_cast<double>(metrics.step);
-        note += "  " + number(per_step / metrics.seconds, "%.0f") + " " + unit_ + "/s";
-      }
-      progress_.update(static_cast<std::uint64_t>(metrics.step), note);
-    };
-    events.on_evaluation = [this](const EvaluationMetrics& metrics) {
-      emit(to_json(metrics));
-      progress_.say(evaluation_text(metrics));
-    };
-    events.on_sample = [this](Index step, const std::string& text) {
-      emit({{"step", step}, {"sample", text}});
-      progress_.say("step " + std::to_string(step) + ": sample: " + nlohmann::json(text).dump());
-    };
-    events.on_checkpoint = [this](Index step, const Path& archive) {
-      emit({{"step", step}, {"checkpoint", archive.string()}});
-      progress_.say("step " + std::to_string(step) + ": checkpoint " + archive.string());
-    };
-    events.interrupted = interrupt_requested;
-    return events;
-  }
-  void finish() { progress_.finish(); }
-  void say(const std::string& text) { progress_.say(text); }
-
-  void emit(const nlohmann::ordered_json& line) {
-    if (!common_.json || closed_) return;
-    try {
-      print(json_line(line));
-    } catch (const OutputClosed&) {
-      closed_ = true;
-    }
-  }
-
- private:
-  const CommonOptions& common_;
-  Progress progress_;
-  std::string unit_;
-  bool closed_ = false;
-};
 
 // Refuses to go on with a run whose configuration is another one.
 void check_resumed(const Training& run, const nlohmann::json& resumed, const Path& folder) {
@@ -261,7 +194,14 @@ int train_on(const TrainOptions& options, const CommonOptions& common, Communica
   }
   agreed(ranks, [&] { folder->write_config(run.resolved()); });
   const Index first = run.completed_steps();
-  Reporter reporter(common, run, first);
+  std::optional<TrainView> opened;
+  agreed(ranks, [&] {
+    const Path logs = options.tensorboard && leads ? (options.tensorboard->empty() ? folder->folder() / "tensorboard"
+                                                                                   : Path(*options.tensorboard))
+                                                   : Path();
+    opened.emplace(common, run, *executor, ranks == nullptr ? 1 : ranks->size(), folder->folder(), logs);
+  });
+  TrainView& reporter = *opened;
   reporter.say("training " + run.summary() + ", " + executor->name() + " (" + executor->instruction_set() + ", " +
                std::to_string(executor->threads()) + " threads" +
                (ranks == nullptr ? "" : ", " + std::to_string(ranks->size()) + " ranks by " + ranks->name()) +
@@ -389,6 +329,12 @@ void add_train_command(CLI::App& app, CommandLine& line) {
   command->add_option("--steps", options->steps, "steps in all, instead of the config's")->check(CLI::PositiveNumber);
   command->add_option("--set", options->set, "a field of the config: optimizer.lr=0.001 (repeatable)")
       ->allow_extra_args(false);
+  command
+      ->add_option_function<std::string>(
+          "--tensorboard", [options](const std::string& folder) { options->tensorboard = folder; },
+          "write event files for TensorBoard: into this folder, or into RUN/tensorboard")
+      ->expected(0, 1)
+      ->type_name("DIR");
   command->add_flag("--eval-only", options->eval_only,
                     "the loss on what is held out and samples of the model as it is; nothing is trained or written");
   command->add_flag("--print-config", options->print_config, "print the resolved configuration and stop");

@@ -157,7 +157,9 @@ void add_verify_command(CLI::App& app, CommandLine& line) {
   command->add_option("--model", flags->model, std::string("check a model: ") + kModelForms);
   command->add_flag("--write-hashes", flags->write_hashes,
                     "of --model: write the digests of its files beside them, for every later check");
-  command->add_option("--replay", flags->replay, "take a stretch of this finished run again and compare");
+  command->add_option(
+      "--replay", flags->replay,
+      "take a stretch of this finished run again and compare; or RUN/batches/STEP.json, a step that was warned of");
   command->add_option("--steps", flags->steps, "of --replay: FIRST..LAST, FIRST.. or one step (default: all)");
   command->add_option("--compare", flags->compare, "two models, two metrics.jsonl or two run folders: where they part")
       ->expected(2);
@@ -173,6 +175,7 @@ void add_verify_command(CLI::App& app, CommandLine& line) {
   line.on(command,
           "samba verify\n  samba verify --quick --json > report.json\n  samba verify columns mamba3 --device cpu\n"
           "  samba verify --model runs/first\n  samba verify --replay runs/first --steps 41..60\n"
+          "  samba verify --replay runs/first/batches/step-00000123.json\n"
           "  samba verify --compare runs/first runs/second\n"
           "  samba verify --record mine.json --model runs/first --prompt 'The '\n  samba verify --against mine.json",
           [flags, &line] { return run(*flags, line.common); });

@@ -1,5 +1,8 @@
 #include "verify_files.h"
 
+#include <algorithm>
+#include <cstdio>
+
 #include "model_input.h"
 #include "output.h"
 #include "progress.h"
@@ -9,11 +12,68 @@
 #include "samba/verify/compare_files.h"
 #include "samba/verify/model_record.h"
 #include "samba/verify/replay.h"
+#include "samba/verify/replay_batch.h"
 #include "verify_suites.h"
 
 namespace samba::apps {
 
+namespace {
+
+// Of a gradient or a loss, which may not be a number.
+std::string short_number(double value) {
+  char text[48];
+  std::snprintf(text, sizeof text, "%.5g", value);
+  return text;
+}
+
+int verify_batch(const std::string& file, const CommonOptions& common) {
+  const std::unique_ptr<Executor> executor = make_executor(common);
+  std::unique_ptr<Progress> progress;
+  const verify::BatchReplay replay = verify::replay_batch(*executor, file, [&](Index step) {
+    if (!progress) progress = std::make_unique<Progress>(common.progress, "replay", "steps", step, 0);
+    progress->update(static_cast<std::uint64_t>(step));
+  });
+  if (progress) progress->finish();
+  if (common.json) {
+    nlohmann::ordered_json document = origin_json();
+    document.update({{"file", file}, {"device", executor->name()}, {"instruction_set", executor->instruction_set()}});
+    document["threads"] = executor->threads();
+    document.update(verify::replay_batch_json(replay));
+    print(json_line(document));
+    return replay.passed() ? 0 : 1;
+  }
+  std::string text = "step " + std::to_string(replay.batch.step) + " of " + replay.run.string() + " again, " +
+                     std::to_string(replay.steps) + " steps behind " + replay.from + ", on " + executor->name() + " (" +
+                     executor->instruction_set() + ", " + std::to_string(executor->threads()) + " threads)\n" +
+                     "the run told: " + replay.batch.message + "\n";
+  constexpr std::size_t kShown = 5;
+  if (!replay.figures.row_losses.empty()) {
+    text += "loss of the batch " + short_number(static_cast<double>(replay.figures.loss)) + "; of its rows alone:";
+    const std::vector<std::size_t> rows = verify::rows_by_loss(replay.figures);
+    for (std::size_t i = 0; i < std::min(kShown, rows.size()); ++i) {
+      text += (i == 0 ? " row " : ", row ") + std::to_string(rows[i]) + " " +
+              short_number(static_cast<double>(replay.figures.row_losses[rows[i]]));
+    }
+    text += rows.size() > kShown ? ", and " + std::to_string(rows.size() - kShown) + " more\n" : "\n";
+  }
+  const std::vector<BatchFigures::Tensor> tensors = verify::tensors_by_norm(replay.figures);
+  for (std::size_t i = 0; i < std::min(kShown, tensors.size()); ++i) {
+    text += "gradient of " + tensors[i].name + ": norm " + short_number(tensors[i].norm) +
+            (tensors[i].non_finite > 0 ? ", " + std::to_string(tensors[i].non_finite) + " elements not finite" : "") +
+            "\n";
+  }
+  text += replay.passed() ? "equal: " + replay.outcome + "\n" : "different: " + replay.difference + "\n";
+  print(text);
+  return replay.passed() ? 0 : 1;
+}
+
+}  // namespace
+
 int verify_replay(const std::string& run, const std::string& steps, const CommonOptions& common) {
+  if (std::filesystem::is_regular_file(run)) {
+    if (!steps.empty()) refuse_value("--steps is of a run; " + run + " is a file of one step's batch");
+    return verify_batch(run, common);
+  }
   const verify::ReplayRange range = steps.empty() ? verify::ReplayRange{} : verify::parse_range(steps);
   const std::unique_ptr<Executor> executor = make_executor(common);
   std::unique_ptr<Progress> progress;

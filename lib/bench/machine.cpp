@@ -44,13 +44,13 @@ std::size_t cache_bytes(int name) {
 }
 
 // Runs part(thread) on `threads` threads at once; the least seconds of several rounds from a common start.
-double fastest_together(int threads, const std::function<void(int)>& part) {
+double fastest_together(int threads, int rounds, const std::function<void(int)>& part) {
   std::barrier together(threads);
   std::vector<double> begin(static_cast<std::size_t>(threads)), end(begin);
   double best = 1e30;
   const auto run = [&](int thread) {
     const auto i = static_cast<std::size_t>(thread);
-    for (int round = 0; round <= kRounds; ++round) {
+    for (int round = 0; round <= rounds; ++round) {
       together.arrive_and_wait();
       begin[i] = wall_seconds();
       part(thread);
@@ -64,10 +64,10 @@ double fastest_together(int threads, const std::function<void(int)>& part) {
   return best;
 }
 
-double fma_flops(int threads, const std::string& instruction_set) {
+double fma_flops(int threads, const std::string& instruction_set, int rounds = kRounds, Index steps = kFmaRounds) {
   double flops = 0.0;
-  const double seconds = fastest_together(threads, [&](int thread) {
-    const double done = cpu::run_fma_loop(instruction_set, kFmaRounds);
+  const double seconds = fastest_together(threads, rounds, [&](int thread) {
+    const double done = cpu::run_fma_loop(instruction_set, steps);
     if (thread == 0) flops = done;
   });
   return flops * threads / seconds;
@@ -102,8 +102,9 @@ class Pages {
 double read_bytes(int threads, const std::string& instruction_set, const Pages& pages) {
   const Index part = pages.count() / threads;
   volatile float sink = 0.0F;
-  const double seconds = fastest_together(
-      threads, [&](int thread) { sink = cpu::run_read_loop(instruction_set, pages.data() + thread * part, part); });
+  const double seconds = fastest_together(threads, kRounds, [&](int thread) {
+    sink = cpu::run_read_loop(instruction_set, pages.data() + thread * part, part);
+  });
   return static_cast<double>(part) * threads * sizeof(float) / seconds;
 }
 
@@ -136,6 +137,12 @@ Machine describe_machine() {
 
 std::size_t memory_buffer_bytes(const Machine& machine) {
   return std::clamp(4 * std::max(machine.level3, machine.level2), kLeastBuffer, kMostBuffer);
+}
+
+double short_peak_flops(int threads, const std::string& instruction_set) {
+  constexpr int kShortRounds = 5;
+  constexpr Index kShortSteps = 200'000;  // some milliseconds
+  return fma_flops(threads, instruction_set, kShortRounds, kShortSteps);
 }
 
 void measure_limits(Machine& machine, const std::vector<int>& threads, const std::string& instruction_set) {

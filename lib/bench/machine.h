@@ -41,6 +41,10 @@ Machine describe_machine();
 // A buffer of four times the last-level cache, at most this many bytes.
 std::size_t memory_buffer_bytes(const Machine& machine);
 
+// Fused multiply-adds in registers of so many threads, in floating-point operations a second: measured in some ten
+// milliseconds, less exactly than measure_limits() does.
+double short_peak_flops(int threads, const std::string& instruction_set);
+
 // Measures on each number of threads. instruction_set: of the cpu executor.
 void measure_limits(Machine& machine, const std::vector<int>& threads, const std::string& instruction_set);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
@@ -173,8 +174,7 @@ void MlpRun::resume(Executor& executor, const Path& checkpoint) {
 
 StepMetrics MlpRun::step() {
   const auto begin = std::chrono::steady_clock::now();
-  std::vector<std::uint64_t> rows(static_cast<std::size_t>(config_.batch_rows));
-  order_->starts(static_cast<std::uint64_t>(trainer_->completed_steps()), rows);
+  const std::vector<std::uint64_t> rows = rows_of_step(trainer_->completed_steps() + 1);
   const MlpStep step = trainer_->train_step(rows_.features_of(rows), rows_.classes_of(rows));
   StepMetrics metrics;
   metrics.step = step.step;
@@ -183,6 +183,47 @@ StepMetrics MlpRun::step() {
   metrics.tokens = static_cast<std::uint64_t>(step.step * config_.batch_rows);
   metrics.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return metrics;
+}
+
+std::vector<std::uint64_t> MlpRun::rows_of_step(Index step) const {
+  std::vector<std::uint64_t> rows(static_cast<std::size_t>(config_.batch_rows));
+  order_->starts(static_cast<std::uint64_t>(step - 1), rows);
+  return rows;
+}
+
+nlohmann::ordered_json MlpRun::batch_of_step(Index step) const {
+  const std::vector<std::uint64_t> rows = rows_of_step(step);
+  nlohmann::ordered_json batch = {{"kind", "rows"}, {"order", config_.order}, {"seed", config_.seed}, {"rows", rows}};
+  for (const std::uint64_t row : rows) {
+    const auto first = rows_.features.begin() + static_cast<std::ptrdiff_t>(row) * kMlpFeatures;
+    batch["features"].push_back(std::vector<float>(first, first + kMlpFeatures));
+    batch["classes"].push_back(rows_.classes[row]);
+  }
+  return batch;
+}
+
+BatchFigures MlpRun::figures_of_next_step() {
+  const std::vector<std::uint64_t> rows = rows_of_step(completed_steps() + 1);
+  const auto gradients_of = [&](std::span<const std::uint64_t> some) -> std::optional<MlpGradients> {
+    try {
+      return trainer_->loss_and_grads(rows_.features_of(some), rows_.classes_of(some));
+    } catch (const Error& error) {
+      if (error.error_class() != kNonFiniteClass) throw;
+      return std::nullopt;
+    }
+  };
+  BatchFigures figures;
+  const auto whole = gradients_of(rows);
+  figures.loss = whole ? whole->loss : std::nanf("");
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto one = gradients_of(std::span(rows).subspan(i, 1));
+    figures.row_losses.push_back(one ? one->loss : std::nanf(""));
+  }
+  if (!whole) return figures;
+  for (const auto& [name, gradient] : whole->gradients) {
+    figures.gradient.push_back(gradient_figures(name, gradient.values<float>()));
+  }
+  return figures;
 }
 
 EvaluationMetrics MlpRun::evaluate() {

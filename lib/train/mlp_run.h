@@ -53,12 +53,15 @@ class MlpRun final : public Training {
  protected:
   StepMetrics step() override;
   EvaluationMetrics evaluate() override;
+  nlohmann::ordered_json batch_of_step(Index step) const override;
+  BatchFigures figures_of_next_step() override;
   Sidecar sidecar() const override;
   std::string save(const Path& path) const override;
 
  private:
   MlpRun(const MlpTrainConfig& config, MlpRows rows);
   nlohmann::json schedule_at(Index step) const;
+  std::vector<std::uint64_t> rows_of_step(Index step) const;
 
   MlpTrainConfig config_;
   MlpRows rows_;

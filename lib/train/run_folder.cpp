@@ -12,8 +12,8 @@
 #include "samba/core/json_limits.h"
 #include "samba/core/streams.h"
 #include "samba/numerics/float32.h"
-#include "samba/train/loss_plot.h"
 #include "samba/train/model_folder.h"
+#include "samba/train/run_charts.h"
 
 namespace samba {
 
@@ -261,9 +261,22 @@ void RunFolder::add_sample(Index step, const std::string& text) {
   append_to_file(folder_ / "samples.txt", "=== step " + std::to_string(step) + "\n" + text + "\n");
 }
 
+Path RunFolder::add_batch(const StepBatch& batch) {
+  if (follows_) return {};
+  const Path place = folder_ / "batches";
+  std::error_code error;
+  fs::create_directories(place, error);
+  if (error) throw_file_error("create the folder", place, error.value());
+  const Path file = place / checkpoint_name(batch.step, ".json");
+  const auto files = std::distance(fs::directory_iterator(place), fs::directory_iterator());
+  if (!fs::exists(file) && files >= static_cast<std::ptrdiff_t>(kMostBatches)) return {};
+  write_file_atomically(file, to_json(batch).dump() + "\n");
+  return file;
+}
+
 void RunFolder::draw_loss() const {
   if (follows_ || !fs::exists(folder_ / "metrics.jsonl")) return;
-  write_file_atomically(folder_ / "loss.svg", loss_svg(read_loss_curve(folder_ / "metrics.jsonl")));
+  write_file_atomically(folder_ / "loss.svg", loss_svg(read_metrics(folder_ / "metrics.jsonl")));
 }
 
 Path RunFolder::add_checkpoint(Index step, const CheckpointConfig& keep, Sidecar sidecar,

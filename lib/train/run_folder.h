@@ -6,6 +6,7 @@
 //   latest                             the name of the newest complete checkpoint, replaced atomically
 //   best                               that of the best one, with evaluation.keep_best
 //   run.log, loss.svg, samples.txt
+//   batches/step-00000020.json         what a step read whose loss leapt or was not finite (step_batch.h)
 //
 // A run folder is locked while it is open (core/folder_lock.h): a second process is refused.
 #pragma once
@@ -20,6 +21,7 @@
 
 #include "samba/core/files.h"
 #include "samba/core/folder_lock.h"
+#include "samba/train/step_batch.h"
 #include "samba/train/train_config.h"
 
 namespace spdlog {
@@ -94,6 +96,9 @@ class RunFolder {
   // The evaluations of metrics.jsonl: step, held-out loss.
   std::vector<std::pair<Index, double>> evaluations() const;
   void add_sample(Index step, const std::string& text);
+  // Keeps what a step read. Returns the file; empty when nothing was written because the run has kMostBatches of them.
+  Path add_batch(const StepBatch& batch);
+  static constexpr std::size_t kMostBatches = 32;
   // Draws loss.svg from metrics.jsonl.
   void draw_loss() const;
 

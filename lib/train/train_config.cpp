@@ -20,6 +20,7 @@ using nlohmann::json;
 constexpr Index kMostSteps = Index{1} << 40;
 constexpr Index kMostRows = 1 << 20;
 constexpr Index kMostLength = 1 << 20;
+constexpr Index kMostSpikeWindow = 1 << 20;
 
 std::optional<Index> optional_count(const JsonFields& fields, const std::string& name) {
   if (!fields.has(name)) return std::nullopt;
@@ -239,7 +240,8 @@ SampleConfig read_sample(const json& value) {
 }
 
 TrainSection read_train(const json& value, const Path& folder) {
-  const JsonFields fields(value, "/train", {"init_from", "freeze", "activation_budget_bytes"});
+  const JsonFields fields(value, "/train",
+                          {"init_from", "freeze", "activation_budget_bytes", "spike_warning", "spike_window"});
   TrainSection train;
   if (fields.has("init_from")) {
     const std::string path = fields.text("init_from", "");
@@ -249,6 +251,9 @@ TrainSection read_train(const json& value, const Path& folder) {
   if (fields.has("activation_budget_bytes")) {
     train.activation_budget_bytes = fields.integer("activation_budget_bytes", std::nullopt, 0);
   }
+  train.watch.deviations = fields.number("spike_warning", train.watch.deviations);
+  if (train.watch.deviations < 0.0) fields.refuse("spike_warning", "a number of standard deviations, or 0 for none");
+  train.watch.window = fields.integer("spike_window", train.watch.window, 2, kMostSpikeWindow);
   if (!fields.has("freeze")) return train;
   const json& patterns = fields.get("freeze");
   if (!patterns.is_array()) fields.refuse("freeze", "a list of patterns of tensor names, as \"layers.0.*\"");
@@ -342,6 +347,8 @@ nlohmann::ordered_json resolved_json(const TrainConfig& config) {
   result["train"]["freeze"] = config.train.freeze;
   result["train"]["activation_budget_bytes"] =
       config.train.activation_budget_bytes ? json(*config.train.activation_budget_bytes) : json(nullptr);
+  result["train"]["spike_warning"] = config.train.watch.deviations;
+  result["train"]["spike_window"] = config.train.watch.window;
   result["data"] = {{"paths", config.data.paths}, {"order", config.data.order}};
   result["data"]["weights"] = config.data.weights.empty() ? json(nullptr) : json(config.data.weights);
   result["data"]["start_positions"] =

@@ -11,6 +11,7 @@
 
 #include "samba/core/files.h"
 #include "samba/model/stack_config.h"
+#include "samba/train/loss_watch.h"
 #include "samba/train/optimizer.h"
 #include "samba/train/schedule.h"
 
@@ -58,6 +59,7 @@ struct TrainSection {
   std::string init_from;                         // a model to begin from, absolute; empty: initial values are drawn
   std::vector<std::string> freeze;               // patterns of tensors that stay as they are (freeze.h)
   std::optional<Index> activation_budget_bytes;  // of the tape of a microbatch (samba_stack.h)
+  WatchConfig watch;                             // when a leap of the loss is told
 };
 
 struct TrainConfig {

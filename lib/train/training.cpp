@@ -3,9 +3,11 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "samba/core/error.h"
 #include "samba/train/identity_card.h"
+#include "samba/train/run_record.h"
 
 namespace samba {
 
@@ -26,11 +28,38 @@ std::string Training::card() {
 }
 
 StepMetrics Training::take_step(bool with_parameters) {
-  const std::string before = card();
+  card_before_ = card();
   StepMetrics metrics = step();
-  metrics.card = card_ = next_card(before, metrics);
+  metrics.card = card_ = next_card(card_before_, metrics);
   if (with_parameters) metrics.parameters_sha256 = parameters_sha256();
   return metrics;
+}
+
+std::string Training::keep_batch(RunFolder& folder, StepBatch batch, Path& file) {
+  try {
+    batch.data = batch_of_step(batch.step);
+    file = folder.add_batch(batch);
+  } catch (const Error& error) {  // what is wrong with the training matters more
+    return "; the batch of the step could not be kept: " + std::string(error.what());
+  }
+  if (file.empty()) return "";
+  return "; what the step read is in " + file.string() + ", take it again with: samba verify --replay " + file.string();
+}
+
+void Training::warn_of_spike(RunFolder& folder, const TrainingEvents& events, const StepMetrics& metrics) {
+  const auto spike = watch_.add(static_cast<double>(metrics.loss));
+  if (!spike) return;
+  char text[160];
+  std::snprintf(text, sizeof text,
+                "step %lld: the loss leapt to %.5g, above %.5g (the mean %.5g of the steps before, "
+                "and %g deviations)",
+                static_cast<long long>(metrics.step), spike->loss, spike->limit, spike->mean, plan_.watch.deviations);
+  Path file;
+  const nlohmann::ordered_json line = to_json(metrics);
+  const std::string message =
+      text + keep_batch(folder, {metrics.step, kLossSpike, text, line["loss_bits"], card_before_, {}}, file);
+  folder.log().warn("{}", message);
+  if (events.on_warning) events.on_warning(metrics.step, message, file);
 }
 
 StepMetrics Training::checked_step(RunFolder& folder) {
@@ -39,9 +68,13 @@ StepMetrics Training::checked_step(RunFolder& folder) {
     return take_step(every > 0 && (completed_steps() + 1) % every == 0);
   } catch (const Error& error) {
     const bool non_finite = error.error_class() == kNonFiniteClass;
-    const std::string message =
-        non_finite ? "training stopped at step " + std::to_string(completed_steps() + 1) + ": " + error.what()
-                   : error.what();
+    std::string message = error.what();
+    if (non_finite) {
+      const Index step = completed_steps() + 1;
+      message = "training stopped at step " + std::to_string(step) + ": " + message;
+      Path file;
+      if (leads()) message += keep_batch(folder, {step, kNonFinite, error.what(), "", card_before_, {}}, file);
+    }
     folder.log().error("{}", message);
     if (!non_finite) throw;
     if (ranks_ != nullptr) throw AgreedError(ErrorKind::check, message);
@@ -65,6 +98,7 @@ void Training::checkpoint(RunFolder& folder, const TrainingEvents& events, bool 
 
 bool Training::report(RunFolder& folder, const TrainingEvents& events, const StepMetrics& metrics) {
   folder.add_metrics(to_json(metrics));
+  if (leads()) warn_of_spike(folder, events, metrics);
   if (events.on_step) events.on_step(metrics);
   const auto due = [&](Index every) { return every > 0 && metrics.step % every == 0; };
   const bool due_evaluation = due(plan_.evaluation.every);
@@ -99,7 +133,13 @@ void Training::take_up(RunFolder& folder, TrainingResult& result) {
   }
   result.plateau = progress_.plateau();
   if (plan_.evaluation.keep_best) folder.set_best(progress_.best_step());
-  if (ranks_ == nullptr || ranks_->rank() == 0) keep_beside(folder.folder());
+  if (!leads()) return;
+  keep_beside(folder.folder());
+  if (result.step == 0) return;
+  const RunRecord record = read_metrics(folder.folder() / "metrics.jsonl");
+  for (const RecordedStep& step : record.steps) {
+    if (step.step <= result.step) watch_.add(step.loss);
+  }
 }
 
 TrainingResult Training::run(RunFolder& folder, const TrainingEvents& events) {

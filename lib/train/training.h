@@ -12,7 +12,9 @@
 #include "samba/kernels/executor.h"
 #include "samba/train/communicator.h"
 #include "samba/train/evaluation_progress.h"
+#include "samba/train/loss_watch.h"
 #include "samba/train/run_folder.h"
+#include "samba/train/step_batch.h"
 
 namespace samba {
 
@@ -22,6 +24,8 @@ struct TrainingEvents {
   std::function<void(const EvaluationMetrics&)> on_evaluation;
   std::function<void(Index step, const std::string& text)> on_sample;
   std::function<void(Index step, const Path& checkpoint)> on_checkpoint;
+  // The loss leapt; `batch`: the file that holds what the step read, empty when none was written.
+  std::function<void(Index step, const std::string& text, const Path& batch)> on_warning;
   std::function<bool()> interrupted;  // asked after every step
 };
 
@@ -39,6 +43,7 @@ struct TrainingPlan {
   CheckpointConfig checkpoint;
   EvaluationConfig evaluation;
   Index sample_every = 0;  // steps; 0: never
+  WatchConfig watch = {};
 };
 
 class Training {
@@ -78,13 +83,18 @@ class Training {
   virtual EvaluationMetrics evaluate() = 0;
   virtual std::vector<std::string> sample_texts() { return {}; }
 
+  // Everything that a step reads, whether it was taken or not: {"kind": "tokens", "starts", "inputs", "targets", ...}.
+  virtual nlohmann::ordered_json batch_of_step(Index step) const = 0;
+  // What batch_of_step() of the next step gives looks like from the model as it is; no step is taken.
+  virtual BatchFigures figures_of_next_step() = 0;
+
   // Trains up to steps(), or to a plateau, and leaves metrics, samples, checkpoints in `folder`; the last step always
   // has a checkpoint. A value that is not finite is Error(check): it names the step; the last good checkpoint stays.
   TrainingResult run(RunFolder& folder, const TrainingEvents& events);
 
  protected:
   explicit Training(const TrainingPlan& plan)
-      : plan_(plan), progress_(plan.evaluation.patience, plan.evaluation.min_delta) {}
+      : plan_(plan), progress_(plan.evaluation.patience, plan.evaluation.min_delta), watch_(plan.watch) {}
   void set_evaluates(bool evaluates) { evaluates_ = evaluates; }  // whether anything is held out
 
   virtual StepMetrics step() = 0;
@@ -104,6 +114,10 @@ class Training {
   // What a run knows before its first step.
   void take_up(RunFolder& folder, TrainingResult& result);
   StepMetrics checked_step(RunFolder& folder);
+  bool leads() const { return ranks_ == nullptr || ranks_->rank() == 0; }
+  void warn_of_spike(RunFolder& folder, const TrainingEvents& events, const StepMetrics& metrics);
+  // Writes the batch of a step and tells of it; returns what to say of the file.
+  std::string keep_batch(RunFolder& folder, StepBatch batch, Path& file);
   // What follows a step: its metrics, and what is due. True when its evaluation was the best so far.
   bool report(RunFolder& folder, const TrainingEvents& events, const StepMetrics& metrics);
   bool is_interrupted(const TrainingEvents& events) const;
@@ -111,9 +125,11 @@ class Training {
 
   TrainingPlan plan_;
   EvaluationProgress progress_;
+  LossWatch watch_;
   bool evaluates_ = false;
   Communicator* ranks_ = nullptr;
-  std::string card_;  // empty: not known yet
+  std::string card_;         // empty: not known yet
+  std::string card_before_;  // of the step that is taken
 };
 
 }  // namespace samba

@@ -32,7 +32,7 @@ std::string archive_difference(const SambaTrainer& trainer, const TrainConfig& c
 }  // namespace
 
 TrainingRun::TrainingRun(const TrainConfig& config, const ModelOpener& opener)
-    : Training({config.steps, config.checkpoint, config.evaluation, config.sample.every}),
+    : Training({config.steps, config.checkpoint, config.evaluation, config.sample.every, config.train.watch}),
       config_(config),
       opener_(opener),
       data_(open_training_data(config, opener)),
@@ -193,6 +193,55 @@ TrainingRun::HeldOutPart TrainingRun::evaluate_windows(std::span<const std::uint
   part.targets = counted_targets(batch.targets.values<std::int32_t>());
   if (part.targets > 0) part.loss = static_cast<double>(trainer_->stack().loss(batch.inputs, batch.targets));
   return part;
+}
+
+nlohmann::ordered_json TrainingRun::batch_of_step(Index step) const {
+  std::vector<std::uint64_t> starts(static_cast<std::size_t>(config_.batch.rows));
+  order_->starts(static_cast<std::uint64_t>(step - 1), starts);
+  const WindowBatch batch = make_batch(*data_, DataPart::training, starts, config_.batch.length);
+  const auto rows_of = [&](const Array& ids) {
+    const auto values = ids.values<std::int32_t>();
+    const auto length = static_cast<std::size_t>(config_.batch.length);
+    auto rows = nlohmann::ordered_json::array();
+    for (std::size_t first = 0; first < values.size(); first += length) {
+      rows.push_back(std::vector<std::int32_t>(values.begin() + static_cast<std::ptrdiff_t>(first),
+                                               values.begin() + static_cast<std::ptrdiff_t>(first + length)));
+    }
+    return rows;
+  };
+  nlohmann::ordered_json json = {
+      {"kind", "tokens"}, {"order", order_->name()}, {"seed", config_.seed}, {"starts", starts}};
+  // The stream id of the step's dropout; a step without dropout takes none.
+  json["stream"] = nullptr;
+  if (config_.model.dropout > 0.0F) {
+    json["stream"] = static_cast<std::int64_t>(trainer_->generator().counter()) + (step - 1 - completed_steps());
+  }
+  json["inputs"] = rows_of(batch.inputs);
+  json["targets"] = rows_of(batch.targets);
+  return json;
+}
+
+BatchFigures TrainingRun::figures_of_next_step() {
+  std::vector<std::uint64_t> starts(static_cast<std::size_t>(config_.batch.rows));
+  order_->starts(static_cast<std::uint64_t>(completed_steps()), starts);
+  const auto batch_of = [&](std::span<const std::uint64_t> rows) {
+    return make_batch(*data_, DataPart::training, rows, config_.batch.length);
+  };
+  const WindowBatch batch = batch_of(starts);
+  BatchFigures figures;
+  const SambaTrainer::StepGradient step = trainer_->step_gradient(batch.inputs, batch.targets);
+  figures.loss = step.loss;
+  for (std::size_t row = 0; row < starts.size(); ++row) {
+    const WindowBatch one = batch_of(std::span(starts).subspan(row, 1));
+    const bool counts = counted_targets(one.targets.values<std::int32_t>()) > 0;
+    figures.row_losses.push_back(counts ? trainer_->stack().loss(one.inputs, one.targets) : std::nanf(""));
+  }
+  const auto gradient = step.gradient.values<float>();
+  for (const ParameterTensor& tensor : trainer_->stack().registry().tensors()) {
+    figures.gradient.push_back(gradient_figures(
+        tensor.name, gradient.subspan(static_cast<std::size_t>(tensor.offset), static_cast<std::size_t>(tensor.size))));
+  }
+  return figures;
 }
 
 EvaluationMetrics TrainingRun::evaluate() {

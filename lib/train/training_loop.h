@@ -42,6 +42,8 @@ class TrainingRun final : public Training {
 
   EvaluationMetrics evaluate() override;  // mean loss over what is held out; of all ranks
   std::vector<std::string> sample_texts() override;
+  nlohmann::ordered_json batch_of_step(Index step) const override;
+  BatchFigures figures_of_next_step() override;
 
  protected:
   StepMetrics step() override;

@@ -70,16 +70,15 @@ class Replay {
 
  private:
   void begin(Training& training) {
-    Index step = report_.range.first - 1;
-    while (step > 0 && checkpoint_of(run_, step).empty()) --step;
-    if (step == 0) {
+    const Path archive = checkpoint_before(run_, report_.range.first);
+    if (archive.empty()) {
       report_.from = "the initial values";
       training.start(executor_);
       return;
     }
-    const Path archive = checkpoint_of(run_, step);
     report_.from = archive.string();
     training.resume(executor_, archive);
+    const Index step = training.completed_steps();
     training.set_card(record_.contains(step) ? record_.at(step).value("card", "") : RunFolder::card_beside(archive));
   }
 
@@ -148,6 +147,14 @@ Index step_number(const std::string& text, const std::string& all) {
 }
 
 }  // namespace
+
+Path checkpoint_before(const Path& run, Index step) {
+  for (Index number = step - 1; number > 0; --number) {
+    Path path = checkpoint_of(run, number);
+    if (!path.empty()) return path;
+  }
+  return {};
+}
 
 ReplayRange parse_range(const std::string& text) {
   const std::size_t dots = text.find("..");

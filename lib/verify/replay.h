@@ -18,6 +18,9 @@ struct ReplayRange {
   Index first = 1;
   Index last = 0;  // 0: the last step of the record
 };
+// The newest checkpoint that a run still has of a step before `step`; empty when there is none.
+Path checkpoint_before(const Path& run, Index step);
+
 ReplayRange parse_range(const std::string& text);  // "5..12", "5.." or "5"
 
 struct ReplayReport {

@@ -5,9 +5,9 @@
 #include "samba/core/json_fields.h"
 #include "samba/formats/canonical_json.h"
 #include "samba/train/data.h"
-#include "samba/train/loss_plot.h"
 #include "samba/train/mlp_data.h"
 #include "samba/train/mlp_run.h"
+#include "samba/train/run_charts.h"
 #include "samba/train/train_config.h"
 #include "samba/verify/case_file.h"
 #include "samba/verify/compare_files.h"
@@ -54,7 +54,7 @@ void read_csv_rows(Bytes input) {
 
 void read_metrics(Bytes input) {
   const Path path = file_with(input, "metrics.jsonl");
-  accepts([&] { loss_svg(read_loss_curve(path)); });
+  accepts([&] { loss_svg(samba::read_metrics(path)); });
   verify::compare_metrics(path, path);
 }
 
