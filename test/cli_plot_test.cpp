@@ -66,7 +66,7 @@ TEST_CASE("a run becomes SVG, PNG and HTML in one call; the same call gives the 
 
 TEST_CASE("plot --json tells the figures of the runs") {
   const PlottedRuns runs;
-  const CommandResult result = runs.plot({runs.path("a"), "--out", runs.path("x.svg"), "--json", "--smooth", "0"});
+  const CommandResult result = runs.plot({runs.path("a"), "--out", runs.path("x.svg"), "--json", "--smooth", "1"});
   REQUIRE(result.code == 0);
   const nlohmann::json document = nlohmann::json::parse(result.out);
   CHECK(document["files"] == nlohmann::json({runs.path("x.svg")}));
@@ -90,7 +90,8 @@ TEST_CASE("plot refuses what is no run, a run without a step, an unknown kind of
   CHECK_THAT(runs.refusal({runs.path("a"), "--out", runs.path("x.pdf")}),
              Contains("must end with .svg, .png or .html"));
   CHECK_THAT(runs.refusal({runs.path("a"), runs.path("a"), "--out", svg}), Contains("given twice"));
-  CHECK_THAT(runs.refusal({runs.path("a"), "--out", svg, "--smooth", "1"}), Contains("--smooth must be at least 0"));
+  CHECK_THAT(runs.refusal({runs.path("a"), "--out", svg, "--smooth", "0"}),
+             Contains("--smooth must be a number of steps"));
   CHECK_THAT(runs.refusal({runs.path("a"), "--out", svg, "--x", "days"}), Contains("--x"));
   CHECK_THAT(runs.refusal({runs.path("a"), "--out", runs.path("no/where/x.svg")}), Contains("no/where"));
   CHECK_FALSE(std::filesystem::exists(svg));

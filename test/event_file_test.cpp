@@ -16,23 +16,26 @@ namespace {
 
 // A log with everything that a run may write, at fixed times.
 std::string sample_log() {
-  std::vector<Event> events(6);
+  std::vector<Event> events(7);
   events[0].wall_time = 1700000000.0;
   events[0].file_version = "brain.Event:2";
+  events[1].wall_time = 1700000000.0;
+  events[1].step = 1;
+  events[1].session_start = true;
   for (int step = 1; step <= 3; ++step) {
-    Event& event = events[static_cast<std::size_t>(step)];
+    Event& event = events[static_cast<std::size_t>(step) + 1];
     event.wall_time = 1700000000.0 + 0.25 * step;
     event.step = step;
     event.values = {{"loss/training", 5.5F / static_cast<float>(step)},
                     {"learning_rate", 1e-4F * static_cast<float>(step)}};
   }
-  events[3].values.push_back({"samples/0", "    The caf\xC3\xA9\n    is open"});
-  events[4].wall_time = 1700000010.0;
-  events[4].step = 3;
-  events[4].session_start = true;
-  events[5].wall_time = 1700000011.5;
+  events[4].values.push_back({"samples/0", "    The caf\xC3\xA9\n    is open"});
+  events[5].wall_time = 1700000010.0;
   events[5].step = 3;
-  events[5].values = {{"loss/training", 1.75F}, {"samples/0", "again"}};
+  events[5].session_start = true;
+  events[6].wall_time = 1700000011.5;
+  events[6].step = 3;
+  events[6].values = {{"loss/training", 1.75F}, {"samples/0", "again"}};
   std::string bytes;
   for (const Event& event : events) bytes += event_record(encode_event(event));
   return bytes;
@@ -62,14 +65,14 @@ TEST_CASE("the first record of a file is that of every event file") {
 
 TEST_CASE("events come back as they were written") {
   const std::vector<ReadEvent> events = read_events(sample_log());
-  REQUIRE(events.size() == 6);
+  REQUIRE(events.size() == 7);
   CHECK(events[0].file_version == "brain.Event:2");
-  CHECK(events[2].step == 2);
-  CHECK(events[2].wall_time == 1700000000.5);
-  CHECK(events[2].scalars.at("loss/training") == 2.75F);
-  CHECK(events[3].texts.at("samples/0") == "    The caf\xC3\xA9\n    is open");
-  CHECK(events[4].session == 1);
-  CHECK(events[4].step == 3);
+  CHECK(events[3].step == 2);
+  CHECK(events[3].wall_time == 1700000000.5);
+  CHECK(events[3].scalars.at("loss/training") == 2.75F);
+  CHECK(events[4].texts.at("samples/0") == "    The caf\xC3\xA9\n    is open");
+  CHECK(events[5].session == 1);
+  CHECK(events[5].step == 3);
 }
 
 TEST_CASE("a flipped bit anywhere in a record is seen by its checksums") {
@@ -89,6 +92,7 @@ TEST_CASE("the real TensorBoard read from these bytes what was put into them") {
   CHECK(read["scalars"]["loss/training"] == nlohmann::json({{1, 5.5}, {2, 2.75}, {3, 1.75}}));
   CHECK(read["scalars"]["learning_rate"] ==
         nlohmann::json({{1, static_cast<double>(1e-4F)}, {2, static_cast<double>(2e-4F)}}));
+  CHECK(read["shown"] == read["scalars"]);
   CHECK(read["texts"]["samples/0"] == nlohmann::json({{3, "again"}}));
 }
 

@@ -215,12 +215,16 @@ TEST_CASE("the report is one page that loads nothing, with a table of the runs")
   CHECK(data["places"]["steps-log"][0]["log"] == true);
 }
 
-TEST_CASE("the smoothed loss is the weighted mean of all losses so far") {
-  SmoothedLoss smoothed(0.5);
+TEST_CASE("the smoothed loss is the mean of about the last quarter of the steps, and no more than it is told") {
+  SmoothedLoss smoothed;
   CHECK(smoothed.value() == 0.0);
-  CHECK(smoothed.add(4.0) == Approx(4.0));
-  CHECK(smoothed.add(1.0) == Approx((4.0 * 0.25 + 1.0 * 0.5) / 0.75));
-  SmoothedLoss plain(0.0);
+  CHECK(smoothed.add(4.0) == 4.0);
+  CHECK(smoothed.add(1.0) == Approx(4.0 - 3.0 / 1.25));
+  CHECK(smoothed.add(1.0) == Approx(1.6 - 0.6 / 1.5));
+  for (int step = 3; step < 1000; ++step) smoothed.add(2.0);
+  const double before = smoothed.value();
+  CHECK(smoothed.add(3.0) == Approx(before + (3.0 - before) / 50.0));
+  SmoothedLoss plain(1.0);
   plain.add(4.0);
   CHECK(plain.add(1.0) == 1.0);
 }

@@ -22,7 +22,7 @@ struct PlotOptions {
   std::vector<std::string> out;
   std::string x = "steps";
   bool log = false;
-  double smooth = kLossSmoothing;
+  double smooth = kSmoothedSteps;
 };
 
 using Draw = std::string (*)(std::span<const RunRecord>, const RunChartOptions&);
@@ -51,8 +51,8 @@ int plot_runs(const PlotOptions& options, const CommonOptions& common) {
     refuse_value("at most " + std::to_string(kMostPlottedRuns) + " runs are drawn together, got " +
                  std::to_string(options.runs.size()));
   }
-  if (!(options.smooth >= 0.0 && options.smooth < 1.0)) {
-    refuse_value("--smooth must be at least 0 and less than 1, got " + std::to_string(options.smooth));
+  if (!(options.smooth >= 1.0 && options.smooth <= 1e9)) {
+    refuse_value("--smooth must be a number of steps, at least 1, got " + std::to_string(options.smooth));
   }
   std::vector<RunRecord> runs;
   for (const std::string& path : options.runs) {
@@ -100,9 +100,8 @@ void add_plot_command(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   command->add_flag("--log", options->log, "a logarithmic axis of the loss");
   command
-      ->add_option(
-          "--smooth", options->smooth,
-          "by what factor the weight of a step falls in the smoothed loss with every further step; 0: not smoothed")
+      ->add_option("--smooth", options->smooth,
+                   "of about how many steps the smoothed loss is the mean; 1: not smoothed")
       ->capture_default_str();
   line.on(
       command,

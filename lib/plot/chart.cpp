@@ -144,9 +144,13 @@ class ChartDrawing {
   }
 
   Drawing take(std::vector<PanelPlace>* places) {
-    double top = kTop + kTitleSize;
-    text({{kLeft, top}, shortened(chart_.title, kMostTitle), kTitleSize, Anchor::start, {}, true});
-    top = legend(top + 10.0) + 8.0;
+    double top = kTop;
+    if (chart_.title_drawn) {
+      top += kTitleSize;
+      text({{kLeft, top}, shortened(chart_.title, kMostTitle), kTitleSize, Anchor::start, {}, true});
+      top += 10.0;
+    }
+    top = legend(top) + 8.0;
     place_panels(top);
     for (std::size_t i = 0; i < places_.size(); ++i) panel(chart_.panels[i], places_[i], i + 1 == places_.size());
     if (places != nullptr) *places = places_;
@@ -244,7 +248,7 @@ class ChartDrawing {
   void stroke(std::vector<Point> points, const Series& series) {
     Polyline line;
     line.points = std::move(points);
-    line.paint = {Ink::series, series.color, series.stroke == Stroke::faint ? 0.32 : 1.0};
+    line.paint = {Ink::series, series.color, series.stroke == Stroke::faint ? 0.4 : 1.0};
     line.width = series.stroke == Stroke::line ? 2.0 : 1.0;
     line.dashed = series.stroke == Stroke::points;
     drawing_.shapes.emplace_back(std::move(line));

@@ -33,7 +33,7 @@ RunSeries series_of(const RunRecord& run, const RunChartOptions& options, int co
     series.each.y.push_back(step.loss);
     series.lr.y.push_back(step.lr);
   }
-  series.smoothed.y = smoothed_losses(run, options.smoothing);
+  series.smoothed.y = smoothed_losses(run, options.smoothed_steps);
   for (const RecordedEvaluation& evaluation : run.evaluations) {
     series.held_out.x.push_back(options.tokens ? static_cast<double>(run.tokens_at(evaluation.step))
                                                : static_cast<double>(evaluation.step));
@@ -48,7 +48,7 @@ std::string description_of(const RunRecord& run, const RunChartOptions& options)
   std::string text = run.name + ": training loss from " + text_of(first.loss) + " at step " +
                      std::to_string(first.step) + " to " + text_of(last.loss) + " at step " +
                      std::to_string(last.step) + ", smoothed " +
-                     text_of(smoothed_losses(run, options.smoothing).back());
+                     text_of(smoothed_losses(run, options.smoothed_steps).back());
   if (!run.evaluations.empty()) {
     const RecordedEvaluation& evaluation = run.evaluations.back();
     text += "; held-out loss " + text_of(evaluation.loss) + " at step " + std::to_string(evaluation.step);
@@ -58,8 +58,8 @@ std::string description_of(const RunRecord& run, const RunChartOptions& options)
 
 }  // namespace
 
-std::vector<double> smoothed_losses(const RunRecord& run, double factor) {
-  SmoothedLoss smoothed(factor);
+std::vector<double> smoothed_losses(const RunRecord& run, double steps) {
+  SmoothedLoss smoothed(steps);
   std::vector<double> losses;
   losses.reserve(run.steps.size());
   for (const RecordedStep& step : run.steps) losses.push_back(smoothed.add(step.loss));

@@ -13,14 +13,14 @@ namespace samba {
 struct RunChartOptions {
   bool tokens = false;       // the x axis counts tokens, not steps
   bool logarithmic = false;  // the axis of the loss
-  double smoothing = kLossSmoothing;
+  double smoothed_steps = kSmoothedSteps;
 };
 
 // More runs are not told apart by their colors.
 inline constexpr std::size_t kMostPlottedRuns = plot::kSeriesColors;
 
 // The losses of a run without the noise of single steps (smoothed_loss.h), one a step.
-std::vector<double> smoothed_losses(const RunRecord& run, double factor);
+std::vector<double> smoothed_losses(const RunRecord& run, double steps);
 
 // What a run counts beside steps: "tokens", "rows".
 std::string unit_of(const RunRecord& run);

@@ -46,7 +46,7 @@ const ordered_json& at(const ordered_json& config, const char* pointer) {
 std::string text_of(const ordered_json& value) {
   if (value.is_null()) return kNothing;
   if (value.is_string()) return value.get<std::string>();
-  if (value.is_number_unsigned()) return count(value.get<std::uint64_t>());
+  if (value.is_number_integer() && value >= 0) return count(value.get<std::uint64_t>());
   if (value.is_number_float()) return number(value.get<double>());
   return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
@@ -137,7 +137,7 @@ std::string evaluation_text(const RecordedEvaluation& evaluation) {
   return text;
 }
 
-std::vector<Row> table_rows(double smoothing) {
+std::vector<Row> table_rows(double smoothed_steps) {
   const auto field = [](const char* pointer) {
     return [pointer](const RunRecord& run) { return text_of(at(run.config, pointer)); };
   };
@@ -145,12 +145,13 @@ std::vector<Row> table_rows(double smoothing) {
   rows.push_back({"Steps", [](const RunRecord& run) {
                     const std::string taken = count(static_cast<std::uint64_t>(run.steps.back().step));
                     const ordered_json& all = at(run.config, "/steps");
-                    return all.is_number_unsigned() ? taken + " of " + text_of(all) : taken;
+                    return all.is_number_integer() ? taken + " of " + text_of(all) : taken;
                   }});
   rows.push_back({"Read", [](const RunRecord& run) { return count(run.steps.back().tokens) + " " + unit_of(run); }});
   rows.push_back({"Last loss", [](const RunRecord& run) { return number(run.steps.back().loss); }});
-  rows.push_back({"Last loss, smoothed",
-                  [smoothing](const RunRecord& run) { return number(smoothed_losses(run, smoothing).back()); }});
+  rows.push_back({"Last loss, smoothed", [smoothed_steps](const RunRecord& run) {
+                    return number(smoothed_losses(run, smoothed_steps).back());
+                  }});
   rows.push_back({"Held out, best", [](const RunRecord& run) {
                     const RecordedEvaluation* best = best_of(run);
                     return best == nullptr ? std::string(kNothing) : evaluation_text(*best);
@@ -195,7 +196,7 @@ std::string swatch(std::size_t run) {
   return "<span class=\"swatch b" + std::to_string(run % plot::kSeriesColors) + "\" aria-hidden=\"true\"></span>";
 }
 
-std::string table_html(std::span<const RunRecord> runs, double smoothing) {
+std::string table_html(std::span<const RunRecord> runs, double smoothed_steps) {
   std::string html =
       "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-labelledby=\"runs-caption\">\n<table>\n";
   html += std::string("<caption id=\"runs-caption\">The run") + (runs.size() > 1 ? "s; what differs is marked" : "") +
@@ -203,7 +204,7 @@ std::string table_html(std::span<const RunRecord> runs, double smoothing) {
   for (std::size_t i = 0; i < runs.size(); ++i)
     html += "<th scope=\"col\">" + swatch(i) + escaped(runs[i].name) + "</th>";
   html += "</tr></thead>\n<tbody>\n";
-  for (const Row& row : table_rows(smoothing)) {
+  for (const Row& row : table_rows(smoothed_steps)) {
     std::vector<std::string> texts;
     for (const RunRecord& run : runs) texts.push_back(row.text(run));
     const auto is = [](const char* text) { return [text](const std::string& one) { return one == text; }; };
@@ -229,12 +230,12 @@ std::string list(const Lines& lines, const Value& value) {
 }
 
 // What the script shows below the pointer.
-std::string hover_json(const RunRecord& run, double smoothing) {
+std::string hover_json(const RunRecord& run, double smoothed_steps) {
   struct Kept {
     RecordedStep step;
     double smoothed = 0.0;
   };
-  const std::vector<double> smoothed = smoothed_losses(run, smoothing);
+  const std::vector<double> smoothed = smoothed_losses(run, smoothed_steps);
   std::vector<Kept> kept;
   const std::size_t stride = (run.steps.size() + kMostHoverSteps - 1) / kMostHoverSteps;
   for (std::size_t i = 0; i < run.steps.size(); ++i) {
@@ -307,7 +308,8 @@ std::string charts_html(std::span<const RunRecord> runs, const RunChartOptions& 
       const std::string id = std::string(tokens ? "tokens" : "steps") + (logarithmic ? "-log" : "-linear");
       const bool shown = tokens == options.tokens && logarithmic == options.logarithmic;
       std::vector<plot::PanelPlace> panels;
-      plot::Chart chart = run_chart(runs, {tokens, logarithmic, options.smoothing});
+      plot::Chart chart = run_chart(runs, {tokens, logarithmic, options.smoothed_steps});
+      chart.title_drawn = false;  // it is the heading of the page
       const std::string svg = plot::svg_element(plot::draw(chart, &panels), "chart-" + id);
       html += "<div class=\"chart\" data-chart=\"" + id + "\"" + (shown ? "" : " hidden") + ">\n" + svg + "</div>\n";
       places += (places.empty() ? "{\"" : ",\"") + id + "\":" + places_json(panels);
@@ -367,7 +369,7 @@ std::string run_report_html(std::span<const RunRecord> runs, const RunChartOptio
   std::string data = "{\"unit\":" + ordered_json(unit_of(runs[0])).dump() + ",\"places\":" + places + ",\"runs\":";
   data += list(runs, [&](const RunRecord& run) {
     return "{\"name\":" + ordered_json(run.name).dump(-1, ' ', false, ordered_json::error_handler_t::replace) +
-           ",\"values\":" + hover_json(run, options.smoothing) + "}";
+           ",\"values\":" + hover_json(run, options.smoothed_steps) + "}";
   });
   data += "}";
   return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
@@ -381,7 +383,7 @@ std::string run_report_html(std::span<const RunRecord> runs, const RunChartOptio
          "<p class=\"hint\" id=\"hint\">Point at the curves for their values, or focus them and use the arrow keys, "
          "Home and "
          "End.</p>\n<p class=\"hidden\" id=\"spoken\" aria-live=\"polite\"></p>\n" +
-         table_html(runs, options.smoothing) + details_html(runs) +
+         table_html(runs, options.smoothed_steps) + details_html(runs) +
          "</main>\n<script type=\"application/json\" id=\"data\">" + in_script(data) + "</script>\n<script>\n" +
          kReportScript + "</script>\n</body>\n</html>\n";
 }

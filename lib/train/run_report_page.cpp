@@ -13,7 +13,8 @@ fieldset { border: 1px solid var(--grid); border-radius: 6px; padding: .1rem .7r
 legend { color: var(--muted); font-size: .85rem; padding: 0 .3rem; }
 label { cursor: pointer; }
 #curves { position: relative; }
-.chart svg { display: block; width: 100%; height: auto; cursor: crosshair;
+.chart { overflow-x: auto; }
+.chart svg { display: block; width: 100%; min-width: 640px; height: auto; cursor: crosshair;
              font-family: "DejaVu Sans", Verdana, system-ui, sans-serif; }
 .l { fill: none; }
 .l.i-text { stroke: var(--text); } .l.i-muted { stroke: var(--muted); } .l.i-grid { stroke: var(--grid); }
@@ -24,7 +25,7 @@ label { cursor: pointer; }
 #values { position: absolute; pointer-events: none; background: var(--background); border: 1px solid var(--muted);
           border-radius: 6px; padding: .4rem .6rem; font-size: .8rem; max-width: 90%; box-shadow: 0 2px 8px #0003; }
 #values table { font-variant-numeric: tabular-nums; }
-#values th, #values td { border: 0; padding: .05rem .35rem; text-align: right; white-space: nowrap; }
+#values th, #values td { border: 0; padding: .05rem .35rem; text-align: right; white-space: nowrap; min-width: 0; }
 #values th:first-child { text-align: left; }
 .hint { color: var(--muted); font-size: .85rem; margin: .2rem 0 1.5rem; }
 .hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
@@ -135,9 +136,10 @@ const char* const kReportScript = R"js('use strict';
     values.replaceChildren(table);
     values.hidden = false;
     const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
-    const left = x * scale + 14;
+    const pointed = x * scale - box.scrollLeft;
+    const left = pointed + 14;
     const room = curves.clientWidth - values.offsetWidth;
-    values.style.left = Math.max(0, left > room ? x * scale - values.offsetWidth - 14 : left) + 'px';
+    values.style.left = Math.max(0, left > room ? pointed - values.offsetWidth - 14 : left) + 'px';
     values.style.top = panels[0].top * scale + 6 + 'px';
     if (aloud) {
       spoken.textContent = rows.slice(1).map((row) => row[0] + ': ' + rows[0].slice(1).map(

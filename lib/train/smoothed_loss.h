@@ -1,30 +1,34 @@
-// The loss without the noise of single steps: a mean over all steps so far whose weights fall by a factor a step.
+// The loss without the noise of single steps: a mean of about the last fifty, and of fewer at the beginning, where the
+// loss falls fast: about the last quarter of the steps so far.
 //
-//   m(t) = f m(t-1) + (1 - f) loss(t),  m(0) = 0;   smoothed(t) = m(t) / (1 - f^t)
+//   m(1) = loss(1);   m(t) = m(t-1) + (loss(t) - m(t-1)) / min(steps, 1 + (t - 1) / 4)
 //
-// With f = 0.98 about the last fifty steps count; f = 0 is the loss itself. The same numbers appear on the terminal, in
-// TensorBoard's files and in pictures: they follow from the losses of the run alone.
+// The same numbers appear on the terminal, in TensorBoard's files and in pictures: they follow from the losses of the
+// run alone.
 #pragma once
+
+#include <algorithm>
 
 namespace samba {
 
-inline constexpr double kLossSmoothing = 0.98;
+inline constexpr double kSmoothedSteps = 50.0;
 
 class SmoothedLoss {
  public:
-  explicit SmoothedLoss(double factor = kLossSmoothing) : factor_(factor) {}
+  // `steps` >= 1; of 1 the mean is the last loss.
+  explicit SmoothedLoss(double steps = kSmoothedSteps) : steps_(steps) {}
 
   double add(double loss) {
-    mean_ = factor_ * mean_ + (1.0 - factor_) * loss;
-    rest_ *= factor_;
-    return value();
+    mean_ += (loss - mean_) / std::min(steps_, 1.0 + count_ / 4.0);
+    count_ += 1.0;
+    return mean_;
   }
-  double value() const { return rest_ < 1.0 ? mean_ / (1.0 - rest_) : 0.0; }  // 0 before the first step
+  double value() const { return mean_; }  // 0 before the first step
 
  private:
-  double factor_;
+  double steps_;
   double mean_ = 0.0;
-  double rest_ = 1.0;  // f^t
+  double count_ = 0.0;
 };
 
 }  // namespace samba

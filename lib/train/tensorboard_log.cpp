@@ -34,7 +34,6 @@ std::string markdown(std::string_view text) {
 }  // namespace
 
 TensorBoardLog::TensorBoardLog(const Path& folder, Index completed_steps) : file_(folder) {
-  if (completed_steps == 0) return;
   Event start;
   start.wall_time = seconds_since_1970();
   start.step = completed_steps + 1;

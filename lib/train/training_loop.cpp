@@ -229,14 +229,28 @@ BatchFigures TrainingRun::figures_of_next_step() {
   };
   const WindowBatch batch = batch_of(starts);
   BatchFigures figures;
-  const SambaTrainer::StepGradient step = trainer_->step_gradient(batch.inputs, batch.targets);
-  figures.loss = step.loss;
+  // A NaN on the way is told as an error of the operation that meets it; then there is no loss, and no gradient.
+  const auto finite = [](const auto& call) {
+    try {
+      return call();
+    } catch (const Error& error) {
+      if (error.error_class() != kNonFiniteClass) throw;
+      return std::nanf("");
+    }
+  };
+  std::optional<SambaTrainer::StepGradient> step;
+  figures.loss = finite([&] {
+    step = trainer_->step_gradient(batch.inputs, batch.targets);
+    return step->loss;
+  });
   for (std::size_t row = 0; row < starts.size(); ++row) {
     const WindowBatch one = batch_of(std::span(starts).subspan(row, 1));
     const bool counts = counted_targets(one.targets.values<std::int32_t>()) > 0;
-    figures.row_losses.push_back(counts ? trainer_->stack().loss(one.inputs, one.targets) : std::nanf(""));
+    const auto loss = [&] { return trainer_->stack().loss(one.inputs, one.targets); };
+    figures.row_losses.push_back(counts ? finite(loss) : std::nanf(""));
   }
-  const auto gradient = step.gradient.values<float>();
+  if (!step) return figures;
+  const auto gradient = step->gradient.values<float>();
   for (const ParameterTensor& tensor : trainer_->stack().registry().tensors()) {
     figures.gradient.push_back(gradient_figures(
         tensor.name, gradient.subspan(static_cast<std::size_t>(tensor.offset), static_cast<std::size_t>(tensor.size))));
