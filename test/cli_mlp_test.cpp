@@ -333,7 +333,12 @@ TEST_CASE("a loss that is not finite stops the training of an MLP with 1") {
   const CommandResult result = folder.train(
       "run", {"--set", "optimizer.lr=1e38", "--set", "optimizer.weight_decay=0", "--set", "checkpoint.every=1"});
   CHECK(result.code == 1);
-  CHECK_THAT(result.err, Contains("training stopped at step"));
+  CHECK_THAT(result.err, Contains("training stopped at step") && Contains("samba verify --replay"));
+  const auto batch = std::filesystem::directory_iterator(folder.file("run/batches"))->path();
+  const CommandResult replay = samba_command({"verify", "--replay", batch.string()});
+  INFO(replay.out << replay.err);
+  CHECK(replay.code == 0);
+  CHECK_THAT(replay.out, Contains("of its rows alone: row ") && Contains("equal: nonfinite: "));
 }
 
 }  // namespace samba
