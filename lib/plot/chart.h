@@ -37,7 +37,7 @@ struct Chart {
   std::string x_label;
   std::vector<Panel> panels;
   std::vector<Series> legend = {};  // entries instead of the labels of the panels' series
-  bool title_drawn = true;  // else it is only read out
+  bool title_drawn = true;          // else it is only read out
   double width = 920.0, height = 560.0;
 };
 

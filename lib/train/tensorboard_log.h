@@ -20,9 +20,9 @@ struct StepFigures {
 
 class TensorBoardLog {
  public:
-  // A new file in `folder`. It begins with the start of a session at `completed_steps` + 1, at which readers forget what
-  // older files have of this and later steps: no step is there twice. (They take the first start they meet for that of
-  // the run: every file has one.)
+  // A new file in `folder`. It begins with the start of a session at `completed_steps` + 1, at which readers forget
+  // what older files have of this and later steps: no step is there twice. (They take the first start they meet for
+  // that of the run: every file has one.)
   TensorBoardLog(const Path& folder, Index completed_steps);
 
   const Path& path() const { return file_.path(); }
