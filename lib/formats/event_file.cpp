@@ -78,14 +78,12 @@ std::string metadata_of(std::string_view plugin) {
   return metadata.text();
 }
 
-// TensorProto of one text.
+// TensorProto of one text, of no dimension: TensorBoard makes a table of every other.
 std::string text_tensor(std::string_view text) {
   constexpr std::uint64_t kString = 7;
-  Message dimension, shape, tensor;
-  dimension.variable(1, 1);
-  shape.bytes(2, dimension.text());
+  Message tensor;
   tensor.variable(1, kString);
-  tensor.bytes(2, shape.text());
+  tensor.bytes(2, "");
   tensor.bytes(8, text);
   return tensor.text();
 }

@@ -81,14 +81,16 @@ std::vector<double> linear_ticks(double low, double high, double wanted) {
   return ticks;
 }
 
-// Of an axis from 10^low to 10^high: powers of ten, with 2 and 5 times them where there are few; plain values within
+// Of an axis from 10^low to 10^high: powers of ten, with more between them where there are few; plain values within
 // less than a decade.
 std::vector<double> logarithmic_ticks(double low, double high, double wanted) {
   if (high - low < 0.7) return linear_ticks(std::pow(10.0, low), std::pow(10.0, high), wanted);
   std::vector<double> ticks;
   const double skip = std::max(1.0, std::ceil((high - low) / (wanted * 1.5)));
   for (double decade = std::floor(low); decade <= std::ceil(high) && ticks.size() < 100; decade += skip) {
-    for (const double factor : {1.0, 2.0, 5.0}) {
+    for (const double factor : {1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0}) {
+      const bool coarse = factor == 1.0 || factor == 2.0 || factor == 5.0;
+      if (!coarse && high - low > wanted / 6.0) continue;
       if (factor > 1.0 && high - low > wanted / 2.0) continue;
       const double place = decade + std::log10(factor);
       if (place >= low - 1e-9 && place <= high + 1e-9) ticks.push_back(factor * std::pow(10.0, decade));
