@@ -1,10 +1,14 @@
-// The Mamba-3 kernels of the GPUs on the host adapter: the recorded cases, and that every barrier of theirs is needed.
+// The Mamba-3 kernels of the GPUs on the host adapter: the recorded cases, whole stacks against the cpu, and that every
+// barrier of theirs is needed.
 // (Their twins with the reference are in mamba3_kernels_test.)
 #include <catch2/catch.hpp>
 
 #include "golden.h"
 #include "mamba3_calls.h"
 #include "missing_barriers.h"
+#include "samba/model/samba_stack.h"
+#include "samba/model/stack_config.h"
+#include "small_stack.h"
 
 namespace samba {
 namespace {
@@ -82,7 +86,50 @@ Results run_long_chains(Executor& executor) {
   return results;
 }
 
+// The second in samba.fp32.v2.
+std::vector<StackConfig> hybrids() {
+  return {small_config(), stack_config_from_json(nlohmann::json::parse(R"({
+            "vocab": 11, "d_model": 64, "profile": "samba.fp32.v2",
+            "layers": [{"kind": "mamba3"}, {"kind": "transformer", "n_heads": 4, "intermediate": 20}]})"))};
+}
+
+std::string trained(Executor& executor, const StackConfig& config) {
+  OptimizerSettings settings;
+  settings.lr = 0.01;
+  settings.max_norm = 1.0;
+  const auto trainer = SambaTrainer::create(executor, config, 3, settings);
+  for (Index step = 0; step < 2; ++step) {
+    trainer->train_step(token_array(2, 67, config.vocab, step), token_array(2, 67, config.vocab, step + 1));
+  }
+  return training_digest(*trainer);
+}
+
+// The logits behind a prefill of `prefilled` of 67 tokens, the rest one by one.
+std::vector<float> decoded(Executor& executor, const StackConfig& config, Index prefilled) {
+  Generator generator(5);
+  SambaStack stack(executor, config, generator, SambaStack::Use::inference);
+  const Array ids = token_array(1, 67, config.vocab, 1);
+  const auto tokens = ids.values<std::int32_t>();
+  const auto state = stack.allocate_state(1, 80);
+  std::vector<float> logits(static_cast<std::size_t>(config.vocab));
+  stack.prefill(tokens.first(static_cast<std::size_t>(prefilled)), prefilled, *state, logits);
+  for (Index t = prefilled; t < 67; ++t) stack.step(tokens.subspan(static_cast<std::size_t>(t), 1), *state, logits);
+  return logits;
+}
+
 }  // namespace
+
+TEST_CASE("hybrid stacks train and decode on the GPU kernels with the bits of the cpu") {
+  const auto cpu = make_executor("cpu");
+  for (const StackConfig& config : hybrids()) {
+    CHECK(trained(*make_executor("gpu-host", kSmallWarps), config) == trained(*cpu, config));
+    const std::vector<float> want = decoded(*cpu, config, 67);
+    for (const Index prefilled : {67, 58, 64, 1}) {
+      INFO("prefilled " << prefilled);
+      CHECK(bits_equal(decoded(*make_executor("gpu-host", kLargeWarps), config, prefilled), want));
+    }
+  }
+}
 
 TEST_CASE("the Mamba-3 cases have the recorded bits with warps of 32 and of 64 in a random order") {
   const Golden forward = {

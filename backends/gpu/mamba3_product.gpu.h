@@ -1,10 +1,11 @@
 // The products inside a chunk: a tile of 64 x 64 cells, one serial chain of at most 128 fused steps each.
 //
 // A block of 256 threads computes a tile, a thread 4 x 4 cells in registers. The terms come in slices through shared
-// memory. Flushes as in gemm.gpu.h: operands are flushed when they are loaded, and while the smallest exponents of a
-// slice say that no flush can fire, plain fused steps have the bits of flushed ones.
+// memory. Operands are flushed when they are loaded; while the smallest exponents of a slice are safe (exponents.gpu.h)
+// plain fused steps do.
 #pragma once
 
+#include "samba/backends/gpu/exponents.gpu.h"
 #include "samba/backends/gpu/mamba3_rows.gpu.h"
 
 namespace samba::SAMBA_GPU {
@@ -18,13 +19,6 @@ inline constexpr int kCells = kSide * kSide;
 inline constexpr int kSliceDepth = 16;
 inline constexpr int kSlicePitch = kTile + 4;
 inline constexpr int kSliceFours = kSliceDepth * kSlicePitch / 4;
-inline constexpr int kNoExponent = 255;               // of zeros
-inline constexpr int kSafeExponents = -80 + 2 * 127;  // biased: spec 10 section 11
-
-SAMBA_DEVICE int smaller_exponent(int smallest, float value) {
-  const int exponent = static_cast<int>((to_bits(value) & kExponentMask) >> 23);
-  return exponent != 0 && exponent < smallest ? exponent : smallest;
-}
 
 // Four neighbours, read from shared memory at once.
 struct alignas(16) Four {
