@@ -1,4 +1,5 @@
 // The hash suites: larger blocks and stacks, drawn by seed, of which the digests are recorded.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "golden.h"
@@ -54,6 +55,15 @@ TEST_CASE("blocks of the hash suites hold on the reference executor") {
   check_golden(part(mamba1_suite(), "d128", 6), "reference");
   check_golden(part(mamba2_suite(), "d128", 8), "reference");
   check_golden(part(mamba3_suite(), "d128", 6), "reference");
+}
+
+TEST_CASE("blocks of the hash suites hold on the GPU kernels of the host adapter") {
+  const std::vector<std::string> devices = compiled_devices();
+  if (std::find(devices.begin(), devices.end(), "gpu-host") == devices.end()) {
+    WARN("skipped: the device gpu-host is not compiled in");
+    return;
+  }
+  check_golden(mamba3_suite(), "gpu-host", ExecutorOptions{2, "warp64-seed3"});
 }
 
 }  // namespace samba
