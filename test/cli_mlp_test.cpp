@@ -338,7 +338,7 @@ TEST_CASE("a loss that is not finite stops the training of an MLP with 1") {
   const CommandResult replay = samba_command({"verify", "--replay", batch.string()});
   INFO(replay.out << replay.err);
   CHECK(replay.code == 0);
-  CHECK_THAT(replay.out, Contains("of its rows alone: row ") && Contains("equal: nonfinite: "));
+  CHECK_THAT(replay.out, Contains("of its rows alone:\n  row ") && Contains("equal: nonfinite: "));
 }
 
 }  // namespace samba

@@ -118,6 +118,8 @@ TEST_CASE("a run begins from a model, takes its configuration, and leaves frozen
   const json resolved = json::parse(read_file(run.path() / "tuned/config.json"));
   CHECK(resolved["model"] == json::parse(read_file(run.path() / "base/config.json"))["model"]);
   CHECK(resolved["train"] == json({{"activation_budget_bytes", nullptr},
+                                   {"spike_warning", 6.0},
+                                   {"spike_window", 100},
                                    {"init_from", run.file("base")},
                                    {"freeze", {"embed.*", "layers.0.*"}}}));
   const ArrayMap before = weights_of(run.file("base")), after = weights_of(run.file("tuned"));

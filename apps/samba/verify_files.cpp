@@ -26,6 +26,13 @@ std::string short_number(double value) {
   return text;
 }
 
+// Of a text, in quotes; bytes that are no UTF-8 as U+FFFD.
+std::string beginning_of(const std::string& text) {
+  constexpr std::size_t kMost = 60;
+  const nlohmann::json shown = text.substr(0, kMost);
+  return shown.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + (text.size() > kMost ? "..." : "");
+}
+
 int verify_batch(const std::string& file, const CommonOptions& common) {
   const std::unique_ptr<Executor> executor = make_executor(common);
   std::unique_ptr<Progress> progress;
@@ -47,16 +54,19 @@ int verify_batch(const std::string& file, const CommonOptions& common) {
                      executor->instruction_set() + ", " + std::to_string(executor->threads()) + " threads)\n" +
                      "the run told: " + replay.batch.message + "\n";
   constexpr std::size_t kShown = 5;
-  if (!replay.figures.row_losses.empty()) {
-    text += "loss of the batch " + short_number(static_cast<double>(replay.figures.loss)) + "; of its rows alone:";
-    const std::vector<std::size_t> rows = verify::rows_by_loss(replay.figures);
+  const BatchFigures& figures = replay.figures;
+  if (!figures.row_losses.empty()) {
+    text += "loss of the batch " + short_number(static_cast<double>(figures.loss)) + "; of its rows alone:\n";
+    const std::vector<std::size_t> rows = verify::rows_by_loss(figures);
     for (std::size_t i = 0; i < std::min(kShown, rows.size()); ++i) {
-      text += (i == 0 ? " row " : ", row ") + std::to_string(rows[i]) + " " +
-              short_number(static_cast<double>(replay.figures.row_losses[rows[i]]));
+      text +=
+          "  row " + std::to_string(rows[i]) + ": " + short_number(static_cast<double>(figures.row_losses[rows[i]]));
+      if (!figures.row_texts.empty()) text += "  " + beginning_of(figures.row_texts[rows[i]]);
+      text += "\n";
     }
-    text += rows.size() > kShown ? ", and " + std::to_string(rows.size() - kShown) + " more\n" : "\n";
+    if (rows.size() > kShown) text += "  and " + std::to_string(rows.size() - kShown) + " more\n";
   }
-  const std::vector<BatchFigures::Tensor> tensors = verify::tensors_by_norm(replay.figures);
+  const std::vector<BatchFigures::Tensor> tensors = verify::tensors_by_norm(figures);
   for (std::size_t i = 0; i < std::min(kShown, tensors.size()); ++i) {
     text += "gradient of " + tensors[i].name + ": norm " + short_number(tensors[i].norm) +
             (tensors[i].non_finite > 0 ? ", " + std::to_string(tensors[i].non_finite) + " elements not finite" : "") +

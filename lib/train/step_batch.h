@@ -39,8 +39,9 @@ struct BatchFigures {
     double norm = 0.0;     // of its gradient, of the finite elements
     Index non_finite = 0;  // elements of the gradient
   };
-  float loss = 0.0F;              // of the step, dropout included
-  std::vector<float> row_losses;  // of each row alone, without dropout; NaN where a row has no counted target
+  float loss = 0.0F;                   // of the step, dropout included
+  std::vector<float> row_losses;       // of each row alone, without dropout; NaN where a row has no counted target
+  std::vector<std::string> row_texts;  // what each row reads, as bytes of text; empty where it reads none
   std::vector<Tensor> gradient;
 };
 

@@ -245,6 +245,7 @@ BatchFigures TrainingRun::figures_of_next_step() {
   });
   for (std::size_t row = 0; row < starts.size(); ++row) {
     const WindowBatch one = batch_of(std::span(starts).subspan(row, 1));
+    figures.row_texts.push_back(data_->tokenizer().tokenizer().decode(one.inputs.values<std::int32_t>()));
     const bool counts = counted_targets(one.targets.values<std::int32_t>()) > 0;
     const auto loss = [&] { return trainer_->stack().loss(one.inputs, one.targets); };
     figures.row_losses.push_back(counts ? finite(loss) : std::nanf(""));

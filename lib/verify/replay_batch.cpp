@@ -122,6 +122,7 @@ nlohmann::ordered_json replay_batch_json(const BatchReplay& replay) {
   for (const float loss : replay.figures.row_losses) {
     document["row_losses"].push_back(finite_or_null(static_cast<double>(loss)));
   }
+  document["row_texts"] = replay.figures.row_texts;
   document["gradient"] = nlohmann::ordered_json::array();
   for (const BatchFigures::Tensor& tensor : tensors_by_norm(replay.figures)) {
     document["gradient"].push_back(
