@@ -15,13 +15,10 @@ namespace samba {
 struct ModelScratch {
   // BPE: the symbols of the piece in hand.
   std::vector<std::int32_t> symbols;
-  std::vector<std::uint32_t> ranks;  // of the pair (i, i + 1)
-  std::vector<std::int32_t> merged;  // what that pair becomes
   std::vector<std::int32_t> previous, next;
   struct Candidate {
     std::uint32_t rank;
     std::int32_t position;
-    std::int32_t merged;
   };
   std::vector<Candidate> heap;
   PieceCache cache;
