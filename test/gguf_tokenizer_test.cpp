@@ -3,10 +3,8 @@
 #include <cstring>
 
 #include "recorded_tokenizers.h"
-#include "samba/convert/gguf_vocabulary.h"
 #include "samba/core/error.h"
 #include "samba/formats/gguf_metadata.h"
-#include "samba/text/sentencepiece_model.h"
 
 namespace samba {
 namespace {
@@ -136,112 +134,6 @@ TEST_CASE("a byte-level BPE in a GGUF file gives the recorded tokens of its mode
     CHECK(tokenizer->encode("a b", options) == *recorded.with_special);
     CHECK(tokenizer->is_special(0));
   }
-}
-
-// The vocabulary that convert writes of a tokenizer file into a GGUF file of a model with `rows` tokens.
-struct Written {
-  std::string vocabulary;  // what add_gguf_vocabulary says
-  Path file;
-};
-Written written(const TemporaryFolder& folder, const Path& tokenizer, Index rows) {
-  OpenModel model;
-  model.companions = {tokenizer};
-  GgufFields fields;
-  Written result{add_gguf_vocabulary(fields, model, rows), folder / "vocabulary.gguf"};
-  write_gguf(result.file, fields, {});
-  return result;
-}
-
-TEST_CASE("a SentencePiece model passes through a GGUF file: every hard line has the recorded tokens") {
-  const TemporaryFolder folder;
-  const RecordedForm& recorded = recorded_form("sentencepiece_unigram");
-  const Index pieces = recorded.tokenizer->vocabulary_size();
-  const Written there = written(folder, recorded.file, pieces + 3);  // the embedding may have more rows
-  CHECK(there.vocabulary == "tokenizer.model");
-  const auto tokenizer = load_tokenizer(there.file);
-  CHECK(tokenizer->vocabulary_size() == pieces + 3);
-  std::size_t different = 0;
-  for (std::size_t line = 0; line < recorded.ids.size(); ++line) {
-    const std::string& text = hard_lines()[line];
-    different += tokenizer->encode(text) != recorded.tokenizer->encode(text);
-    different += tokenizer->decode(*recorded.ids[line]) != recorded.tokenizer->decode(*recorded.ids[line]);
-  }
-  CHECK(different == 0);
-  const EncodeOptions special{.add_special_tokens = true};
-  CHECK(tokenizer->encode("a b", special) == recorded.tokenizer->encode("a b", special));
-}
-
-// A Unigram whose scores float32 holds, over the space mark, letters and some words.
-json small_unigram(const std::string& scheme) {
-  json vocabulary = json::array({json::array({"<unk>", 0.0}), json::array({"</s>", 0.0})});
-  float score = -2.0F;
-  for (const char* piece :
-       {"\u2581", "e", "t", "a", "th", "the", "\u2581the", "\u2581a", "12", "\u00e9", "\u4e2d", "ea"}) {
-    vocabulary.push_back(json::array({piece, static_cast<double>(score -= 0.3F)}));
-  }
-  json added = json::array();
-  for (const auto& [id, content, special] : {std::tuple(1, "</s>", true), std::tuple(14, "<user>", true)}) {
-    added.push_back({{"id", id},
-                     {"content", content},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", special}});
-  }
-  return {{"version", "1.0"},
-          {"added_tokens", added},
-          {"normalizer", nullptr},
-          {"pre_tokenizer",
-           {{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", scheme}, {"split", true}}},
-          {"decoder", {{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", scheme}, {"split", true}}},
-          {"model", {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", vocabulary}}}};
-}
-
-TEST_CASE("a Unigram of tokenizer.json passes through a GGUF file; what llama.cpp would cut otherwise is left out") {
-  const TemporaryFolder folder;
-  const auto write = [&](const json& file) {
-    write_file_atomically(folder / "tokenizer.json", file.dump());
-    return written(folder, folder / "tokenizer.json", 20);
-  };
-  for (const std::string scheme : {"always", "never"}) {
-    const Written there = write(small_unigram(scheme));
-    CHECK(there.vocabulary == "tokenizer.json");
-    const auto given = load_tokenizer(folder / "tokenizer.json"), tokenizer = load_tokenizer(there.file);
-    for (const char* text : {"the theatre", "", "a the", "eat  the", "x\u00e9t\u4e2d12", "the<user>a", "zz q"}) {
-      INFO(text);
-      CHECK(tokenizer->encode(text) == given->encode(text));
-    }
-  }
-  const auto refused = [&](const char* pointer, const json& value) {
-    json file = small_unigram("always");
-    file[json::json_pointer(pointer)] = value;
-    return write(file).vocabulary;
-  };
-  CHECK_THAT(refused("/model/vocab/3/1", -1.1), Contains("none: tokenizer.json: the score of \"e\" is no float32"));
-  CHECK_THAT(refused("/added_tokens/1/special", false), Contains("\"<user>\" is part of the text"));
-  CHECK_THAT(written(folder, recorded_form("sentencepiece_bpe").file, 4000).vocabulary, Contains("is no Unigram"));
-  CHECK_THAT(refused("/model/byte_fallback", true), Contains("falls back to bytes"));
-  CHECK_THAT(refused("/model/unk_id", nullptr), Contains("has no unknown token"));
-  CHECK_THAT(refused("/normalizer", {{"type", "NFKC"}}), Contains("its normalizer is NFKC"));
-  CHECK_THAT(refused("/pre_tokenizer/prepend_scheme", "first"), Contains("prepend_scheme is first"));
-}
-
-TEST_CASE("a file of SentencePiece is read and written field by field; one that is cut short is refused") {
-  const std::string content = read_file(recorded_form("sentencepiece_unigram").file);
-  const SentencePieceModel model = read_sentencepiece_model(content, "file");
-  CHECK(model.kind == SentencePieceModel::Kind::unigram);
-  CHECK(!model.characters_map.empty());
-  const SentencePieceModel again = read_sentencepiece_model(sentencepiece_bytes(model), "file");
-  CHECK(again.pieces.size() == model.pieces.size());
-  CHECK(again.characters_map == model.characters_map);
-  CHECK(std::tie(again.unknown, again.begin, again.end, again.padding, again.space_in_front, again.drops_spaces) ==
-        std::tie(model.unknown, model.begin, model.end, model.padding, model.space_in_front, model.drops_spaces));
-  for (const std::size_t length : {content.size() - 1, content.size() / 2, std::size_t{1}}) {
-    CHECK_THROWS_WITH(read_sentencepiece_model(std::string_view(content).substr(0, length), "file"),
-                      Contains("file: no SentencePiece model"));
-  }
-  CHECK_THROWS_WITH(read_sentencepiece_model("", "file"), Contains("has no pieces"));
 }
 
 TEST_CASE("a SentencePiece BPE in a GGUF file merges by score") {

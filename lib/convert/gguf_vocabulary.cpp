@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "samba/convert/gguf_pieces.h"
+#include "samba/convert/gguf_spaces.h"
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
 #include "samba/text/gguf_tokenizer.h"
@@ -90,8 +91,10 @@ struct Beside {
 // A tokenizer.model.
 std::string add_sentencepiece(GgufFields& fields, const Path& path, const Beside& beside, std::size_t rows) {
   const SentencePieceModel model = read_sentencepiece_model(read_file(path), path.string());
-  if (model.kind != SentencePieceModel::Kind::unigram) return "its model is no Unigram; others need a tokenizer.json";
-  if (std::string why = add_unigram_fields(fields, model, rows); !why.empty()) return why;
+  const bool bpe = model.kind == SentencePieceModel::Kind::bpe;
+  if (!bpe && model.kind != SentencePieceModel::Kind::unigram) return "its model is neither BPE nor Unigram";
+  const std::string why = bpe ? add_bpe_fields(fields, model, rows) : add_unigram_fields(fields, model, rows);
+  if (!why.empty()) return why;
   std::map<std::string, std::uint32_t> ids;
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
     ids.emplace(model.pieces[id].text, static_cast<std::uint32_t>(id));
@@ -130,6 +133,12 @@ class JsonVocabulary {
     if (const std::string why = take_tokens(model["vocab"]); !why.empty()) return why;
     const bool scored = model.value("byte_fallback", false);
     std::string pre;
+    bool space_in_front = false;
+    if (scored) {
+      if (std::string why = bpe_spaces(file_, space_in_front, remark_); !why.empty()) return why;
+      mark_bytes(model);
+      if (std::count(types_.begin(), types_.end(), kByte) != 256) return "it has no piece for every byte";
+    }
     if (!scored) {
       pre = pre_name();
       if (pre.empty()) return "its pre-tokenizer is none of those of gpt-2, llama-bpe, qwen2, smollm";
@@ -138,43 +147,26 @@ class JsonVocabulary {
     fields.text("tokenizer.ggml.pre", scored ? "default" : pre);
     fields.texts("tokenizer.ggml.tokens", tokens_);
     if (scored) {
-      mark_bytes(model);
       fields.numbers("tokenizer.ggml.scores", scores(model));
-      fields.flag("tokenizer.ggml.add_space_prefix",
-                  file_.value("normalizer", Json()).dump().find("Prepend") != std::string::npos);
+      fields.flag("tokenizer.ggml.add_space_prefix", space_in_front);
     }
     fields.integers("tokenizer.ggml.token_type", types_);
     if (!scored) fields.texts("tokenizer.ggml.merges", merges(model));
     add_special(fields, model);
     return "";
   }
+  // Of a tokenizer that was added: where llama.cpp does otherwise; mostly empty.
+  const std::string& remark() const { return remark_; }
 
  private:
   // The pieces' scores are float32 there, and white space is treated in one of two ways.
   std::string add_unigram(GgufFields& fields, const Json& model) {
     SentencePieceModel pieces;
-    std::string why = unigram_spaces(pieces);
+    std::string why = unigram_spaces(file_, pieces);
     if (why.empty()) why = unigram_pieces(model, pieces);
     if (why.empty()) why = add_unigram_fields(fields, pieces, tokens_.size());
     if (why.empty()) add_special(fields, model);
     return why;
-  }
-
-  std::string unigram_spaces(SentencePieceModel& pieces) const {
-    const Json normalizer = bare(file_.value("normalizer", Json()));
-    const bool plain = normalizer.is_null() || (normalizer.value("type", "") == "Sequence" &&
-                                                normalizer.value("normalizers", Json::array()).empty());
-    if (!plain) return "its normalizer is " + normalizer.value("type", "") + "; Unigram can be held without one";
-    const Json cut = file_.value("pre_tokenizer", Json());
-    const Json kind = cut.is_object() ? cut.value("type", Json()) : Json();
-    if (kind != "Metaspace" || cut.value("replacement", "\u2581") != "\u2581") {
-      return "its pre-tokenizer is not Metaspace";
-    }
-    const Json scheme = cut.value("prepend_scheme", Json(cut.value("add_prefix_space", true) ? "always" : "never"));
-    if (scheme == "first") return "its prepend_scheme is first; always and never can be held";
-    pieces.space_in_front = scheme == "always";
-    pieces.drops_spaces = false;
-    return "";
   }
 
   std::string unigram_pieces(const Json& model, SentencePieceModel& pieces) {
@@ -215,6 +207,7 @@ class JsonVocabulary {
       return true;
     };
     for (const auto& [piece, id] : vocab.items()) {
+      if (std::string why = why_no_token(piece); !why.empty()) return why;
       if (!take(piece, id, kNormal)) return "the piece " + Json(piece).dump() + " has no row in the embedding";
     }
     for (const Json& added : file_.value("added_tokens", Json::array())) {
@@ -298,31 +291,38 @@ class JsonVocabulary {
 
   void add_special(GgufFields& fields, const Json& model) {
     const auto id_of = [&](const char* name) { return beside_.id_of(name, tokens_.size(), ids_); };
-    if (const auto id = id_of("bos_token")) fields.count("tokenizer.ggml.bos_token_id", *id);
+    const std::string first = first_of_text();
+    auto bos = id_of("bos_token");
+    if (const auto found = ids_.find(first); !bos && found != ids_.end()) bos = found->second;
+    if (bos) fields.count("tokenizer.ggml.bos_token_id", *bos);
     if (const auto id = id_of("eos_token")) fields.count("tokenizer.ggml.eos_token_id", *id);
     if (const auto id = id_of("pad_token")) fields.count("tokenizer.ggml.padding_token_id", *id);
     if (model.value("unk_token", Json()).is_string()) {  // of BPE
       const auto found = ids_.find(model["unk_token"].get<std::string>());
       if (found != ids_.end()) fields.count("tokenizer.ggml.unknown_token_id", found->second);
     }
-    fields.flag("tokenizer.ggml.add_bos_token", begins());
+    fields.flag("tokenizer.ggml.add_bos_token", bos && !first.empty());
     beside_.add_chat_template(fields);
   }
 
-  // Whether the template of the post-processor puts a token in front of a text.
-  bool begins() const {
-    const auto first_special = [](const Json& processor) {
+  // The token that the template of the post-processor puts in front of a text; empty: none.
+  std::string first_of_text() const {
+    const auto first_special = [](const Json& processor) -> std::string {
       const Json single = processor.value("single", Json::array());
-      return processor.value("type", "") == "TemplateProcessing" && !single.empty() &&
-             single.front().contains("SpecialToken");
+      if (processor.value("type", "") != "TemplateProcessing" || single.empty()) return "";
+      return single.front().value("SpecialToken", Json::object()).value("id", "");
     };
     const Json processor = file_.value("post_processor", Json());
-    if (!processor.is_object()) return false;
-    const Json parts = processor.value("processors", Json::array());
-    return first_special(processor) || std::any_of(parts.begin(), parts.end(), first_special);
+    if (!processor.is_object()) return "";
+    std::string first = first_special(processor);
+    for (const Json& part : processor.value("processors", Json::array())) {
+      if (first.empty()) first = first_special(part);
+    }
+    return first;
   }
 
   std::string source_;
+  std::string remark_;
   Json file_;
   Beside beside_;
   std::vector<std::string> tokens_;
@@ -360,16 +360,21 @@ std::string add_gguf_vocabulary(GgufFields& fields, const OpenModel& model, Inde
     if (name == "generation_config.json") beside.generation_config = parse_json(read_file(path), path.string());
     if (name == "chat_template.jinja") beside.chat_template = read_file(path);
   }
+  std::string remark;
   std::string why = "the model has neither tokenizer.json nor tokenizer.model";
   if (tokenizer) {
     try {
-      const bool json = tokenizer->filename() == "tokenizer.json";
-      why = json ? JsonVocabulary(*tokenizer, beside, vocab).add(fields)
-                 : add_sentencepiece(fields, *tokenizer, beside, static_cast<std::size_t>(vocab));
+      if (tokenizer->filename() == "tokenizer.json") {
+        JsonVocabulary vocabulary(*tokenizer, beside, vocab);
+        why = vocabulary.add(fields);
+        remark = vocabulary.remark();
+      } else {
+        why = add_sentencepiece(fields, *tokenizer, beside, static_cast<std::size_t>(vocab));
+      }
     } catch (const Json::exception& error) {
       refuse_value(tokenizer->string() + ": no tokenizer.json that can be read: " + error.what());
     }
-    if (why.empty()) return tokenizer->filename().string();
+    if (why.empty()) return tokenizer->filename().string() + (remark.empty() ? "" : " (" + remark + ")");
     why = tokenizer->filename().string() + ": " + why;
   }
   fields.text("tokenizer.ggml.model", "no_vocab");
