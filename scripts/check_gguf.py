@@ -1,61 +1,198 @@
 #!/usr/bin/env python3
-"""Loads GGUF files with llama.cpp and compares its greedy tokens with those recorded from transformers.
+"""Whether llama.cpp reads the GGUF files that samba writes: the same greedy tokens, the same tokens of text.
 
-    python3 -m venv venv && venv/bin/pip install llama-cpp-python safetensors numpy
-    for name in llama qwen2 qwen3 gemma mamba mamba2; do samba convert test/gguf/$name.gguf out/$name.gguf --to gguf; done
-    venv/bin/python scripts/check_gguf.py test/gguf out
+    scripts/check_gguf.py build/samba --recorded     # compares what samba writes with what llama.cpp has read
+    python3 -m venv venv && venv/bin/pip install llama-cpp-python
+    venv/bin/python scripts/check_gguf.py build/samba            # llama.cpp reads it now
+    venv/bin/python scripts/check_gguf.py build/samba --record   # the same, and records the result
 
-For every model NAME.safetensors of the first folder (scripts/record_gguf.py) that the second one has as NAME.gguf.
+Models are those of test/gguf (scripts/record_gguf.py: greedy tokens of transformers), converted once; vocabularies those
+of test/tokenizers (tokens of `tokenizers` and `sentencepiece`) in a model of a few thousand numbers. test/gguf/llama_cpp.json
+holds what llama.cpp made of files with these SHA-256: a file that is written today with the same bytes needs no llama.cpp
+to be known good. llama.cpp takes text up to its first zero byte; lines with one are left out, and lines for which a
+tokenizer has no tokens.
 
-    venv/bin/python scripts/check_gguf.py --tokens model.gguf lines.json recorded.json
-
-compares what llama.cpp makes of text with what was recorded (test/tokenizers, unpacked): for every line the same ids.
-llama.cpp takes text up to its first zero byte; lines with one are left out.
+Ends with 77 where the command zstd is missing, or the package llama_cpp and --recorded is not given.
 """
 
+import hashlib
 import json
 import pathlib
+import shutil
+import struct
+import subprocess
 import sys
+import tempfile
 
-import llama_cpp
-import safetensors.numpy
+SOURCE = pathlib.Path(__file__).resolve().parent.parent
+RECORD = SOURCE / "test/gguf/llama_cpp.json"
+MODELS = ["llama", "qwen2", "qwen3", "gemma", "mamba", "mamba2"]
+VOCABULARIES = {"gpt2": "json", "llama3": "json", "qwen2": "json", "llama2": "json", "gemma": "json",
+                "sentencepiece_bpe": "model", "sentencepiece_unigram": "model"}
+ROWS = 4096  # tokens of the model around a vocabulary; those behind the tokenizer's are named unused
 
 
-def check_tokens(path, lines, recorded):
+def convert(samba, source, target):
+    done = subprocess.run([samba, "convert", str(source), str(target), "--to", "gguf"], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"samba convert {source}: {done.stderr}")
+    return target
+
+
+def unpacked(name):
+    packed = SOURCE / "test/tokenizers" / (name + ".zst")
+    return subprocess.run(["zstd", "-dc", str(packed)], check=True, capture_output=True).stdout
+
+
+def integers(path, name):
+    """A tensor of integers in a safetensors file."""
+    content = path.read_bytes()
+    size, = struct.unpack_from("<Q", content)
+    entry = json.loads(content[8:8 + size])[name]
+    begin, end = (8 + size + offset for offset in entry["data_offsets"])
+    width = {"I64": "q", "I32": "i"}[entry["dtype"]]
+    return list(struct.unpack("<%d%s" % ((end - begin) // struct.calcsize(width), width), content[begin:end]))
+
+
+def write_tensors(path, shapes):
+    header, offset = {}, 0
+    for name, shape in shapes.items():
+        size = 4
+        for axis in shape:
+            size *= axis
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(offset))
+
+
+def vocabulary_folder(folder, form, kind):
+    """A Hugging Face folder whose weights are zeros."""
+    folder.mkdir()
+    width, inner = 8, 16
+    config = {"model_type": "llama", "vocab_size": ROWS, "hidden_size": width, "num_hidden_layers": 1,
+              "num_attention_heads": 2, "intermediate_size": inner, "max_position_embeddings": 64,
+              "hidden_act": "silu", "rms_norm_eps": 1e-5, "tie_word_embeddings": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    layer = "model.layers.0."
+    shapes = {"model.embed_tokens.weight": [ROWS, width], "model.norm.weight": [width],
+              layer + "input_layernorm.weight": [width], layer + "post_attention_layernorm.weight": [width]}
+    shapes.update({layer + f"self_attn.{part}_proj.weight": [width, width] for part in "qkvo"})
+    shapes.update({layer + f"mlp.{part}_proj.weight": [inner, width] for part in ("gate", "up")})
+    shapes[layer + "mlp.down_proj.weight"] = [width, inner]
+    write_tensors(folder / "model.safetensors", shapes)
+    content = unpacked(f"{form}.tokenizer.{kind}")
+    (folder / f"tokenizer.{kind}").write_bytes(without_zeros(content) if kind == "json" else content)
+    return folder
+
+
+def without_zeros(content):
+    """Without the pieces that have a zero byte: samba refuses them, as llama.cpp ends texts there."""
+    value = json.loads(content)
+    model = value["model"]
+    model["vocab"] = {piece: number for piece, number in model["vocab"].items() if "\0" not in piece}
+    model["merges"] = [merge for merge in model["merges"] if "\0" not in "".join(merge)]
+    return json.dumps(value).encode()
+
+
+def written_files(samba, place):
+    """Name -> file, as samba writes them now."""
+    files = {}
+    for name in MODELS:
+        files["model/" + name] = convert(samba, SOURCE / f"test/gguf/{name}.gguf", place / f"{name}.gguf")
+    for form, kind in VOCABULARIES.items():
+        folder = vocabulary_folder(place / ("vocabulary_" + form), form, kind)
+        files["vocabulary/" + form] = convert(samba, folder, place / f"vocabulary_{form}.gguf")
+    return files
+
+
+def compare_with_record(files):
+    recorded = json.loads(RECORD.read_text())
+    different = 0
+    for name, path in files.items():
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        equal = recorded["files"].get(name, {}).get("sha256") == digest
+        different += not equal
+        if not equal:
+            print(f"{name}: samba writes other bytes than those that llama.cpp has read (SHA-256 {digest})")
+    print(f"{len(files) - different} of {len(files)} files are those that llama-cpp-python "
+          f"{recorded['llama_cpp_python']} has read")
+    return different
+
+
+def greedy_tokens(llama_cpp, name, path):
+    record = SOURCE / f"test/gguf/{name}.safetensors"
+    wanted = integers(record, "greedy")
+    model = llama_cpp.Llama(str(path), n_ctx=64, n_batch=64, n_threads=1, verbose=False)
+    tokens = []
+    for token in model.generate(integers(record, "ids")[:prompt_length(record)], temp=0.0, top_k=1, repeat_penalty=1.0):
+        tokens.append(token)
+        if len(tokens) == len(wanted):
+            break
+    return {"greedy_tokens": len(wanted), "different": [i for i, pair in enumerate(zip(tokens, wanted)) if pair[0] != pair[1]]}
+
+
+def prompt_length(record):
+    """Of the first row of `ids`."""
+    content = record.read_bytes()
+    size, = struct.unpack_from("<Q", content)
+    return json.loads(content[8:8 + size])["ids"]["shape"][-1]
+
+
+def text_tokens(llama_cpp, form, path, lines):
     model = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
-    wanted = json.loads(pathlib.Path(recorded).read_text())["ids"]
+    wanted = json.loads(unpacked(f"{form}.recorded.json"))["ids"]
+    special = VOCABULARIES[form] == "json"  # what sentencepiece recorded has special tokens as text
     compared, different = 0, []
-    for number, (line, ids) in enumerate(zip(json.loads(pathlib.Path(lines).read_text()), wanted)):
+    for number, (line, ids) in enumerate(zip(lines, wanted)):
         if ids is None or "\0" in line:
             continue
         compared += 1
-        got = model.tokenize(line.encode(), add_bos=False, special=False) if line else []
+        got = model.tokenize(line.encode(), add_bos=False, special=special) if line else []
         if got != ids:
             different.append(number)
-    print(f"{path}: {compared} lines, {len(different)} differ {different[:10]}")
-    return different != []
+    return {"lines": compared, "different": different}
+
+
+def read_by_llama_cpp(llama_cpp, files):
+    lines = json.loads(unpacked("lines.json"))
+    results = {}
+    for name, path in files.items():
+        kind, _, form = name.partition("/")
+        result = greedy_tokens(llama_cpp, form, path) if kind == "model" else text_tokens(llama_cpp, form, path, lines)
+        print(f"{name}: {result.get('greedy_tokens', result.get('lines'))} compared, "
+              f"{len(result['different'])} different {result['different'][:10]}", flush=True)
+        results[name] = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), **result}
+    return results
 
 
 def main():
-    if sys.argv[1] == "--tokens":
-        return check_tokens(*sys.argv[2:5])
-    records, folder = map(pathlib.Path, sys.argv[1:3])
-    different = 0
-    for path in sorted(folder.glob("*.gguf")):
-        record = records / (path.stem + ".safetensors")
-        if not record.exists():
-            continue
-        tensors = safetensors.numpy.load_file(record)
-        model = llama_cpp.Llama(str(path), n_ctx=64, n_batch=64, n_threads=1, verbose=False)
-        tokens = []
-        for token in model.generate([int(i) for i in tensors["ids"][0]], temp=0.0, top_k=1, repeat_penalty=1.0):
-            tokens.append(token)
-            if len(tokens) == len(tensors["greedy"]):
-                break
-        equal = tokens == tensors["greedy"].tolist()
-        different += not equal
-        print(f"{path.name}: {len(tokens)} greedy tokens {'equal' if equal else 'differ: ' + str(tokens)}")
-    return different != 0
+    samba, flags = sys.argv[1], sys.argv[2:]
+    if shutil.which("zstd") is None:
+        print("skipped: the command zstd, which unpacks test/tokenizers, is not installed")
+        return 77
+    llama_cpp = None
+    if "--recorded" not in flags:
+        try:
+            import llama_cpp
+        except ImportError:
+            print("skipped: the package llama_cpp is not installed (pip install llama-cpp-python); what it has read is "
+                  "compared by --recorded")
+            return 77
+    with tempfile.TemporaryDirectory() as folder:
+        files = written_files(samba, pathlib.Path(folder))
+        if llama_cpp is None:
+            return compare_with_record(files) != 0
+        results = read_by_llama_cpp(llama_cpp, files)
+    if "--record" in flags:
+        RECORD.write_text(json.dumps({"llama_cpp_python": llama_cpp.__version__, "files": results}, indent=1) + "\n")
+        return 0
+    recorded = json.loads(RECORD.read_text())["files"]
+    worse = [name for name, result in results.items() if len(result["different"]) > len(recorded[name]["different"])]
+    if worse:
+        print("more is different than was recorded: " + ", ".join(worse))
+    return bool(worse)
 
 
 if __name__ == "__main__":
