@@ -13,6 +13,7 @@
 #include "samba/core/error.h"
 #include "samba/core/files.h"
 #include "samba/core/json_fields.h"
+#include "samba/core/resident.h"
 #include "samba/core/sha256.h"
 #include "samba/text/model_text.h"
 #include "samba/train/checkpoint.h"
@@ -53,7 +54,7 @@ nlohmann::ordered_json describe_configuration(const InspectFlags& flags, const C
   result["parameters"] = Registry(config).total();
   result["profile"] = profile_name(config);
   result["config"] = config_to_json(config);
-  result["memory"] = memory_json(*executor, config, {}, {}, flags.sizes);
+  result["memory"] = memory_json(*executor, config, {}, {}, flags.sizes, {.program = resident_bytes()});
   return result;
 }
 
@@ -76,6 +77,7 @@ std::string most_common_dtype(const OpenModel& model) {
 
 nlohmann::ordered_json describe(const InspectFlags& flags, const CommonOptions& common) {
   const std::unique_ptr<Executor> executor = make_executor(common);
+  AroundModel around{.program = resident_bytes()};
   const ModelPlace place = find_model(flags.path);
   const Path& path = place.path;
   if (model_kind_of_file(path) == ModelKind::mlp) return inspect_mlp(path, flags.memory);
@@ -99,7 +101,9 @@ nlohmann::ordered_json describe(const InspectFlags& flags, const CommonOptions& 
     tensors.back()["stored_bytes"] = tensor.stored_bytes;
   }
   result["parameters_sha256"] = values.finish_hex();
+  const std::uint64_t before_text = heap_bytes();
   const ModelText text = read_model_text(path, model.state.config.vocab);
+  around.tokenizer = std::max(heap_bytes(), before_text) - before_text;
   result["tokenizer"] = text.tokenizer == nullptr ? nlohmann::json() : nlohmann::json(text.tokenizer->kind());
   result["config"] = config_to_json(model.state.config);
   for (const char* name : {"optimizer", "schedule", "rng", "numeric_mode", "profile"}) {
@@ -108,7 +112,7 @@ nlohmann::ordered_json describe(const InspectFlags& flags, const CommonOptions& 
   result["tensors"] = std::move(tensors);
   if (flags.memory) {
     result["memory"] =
-        memory_json(*executor, model.state.config, taken_formats(model), settings_of(model.state), flags.sizes);
+        memory_json(*executor, model.state.config, taken_formats(model), settings_of(model.state), flags.sizes, around);
   }
   return result;
 }

@@ -10,7 +10,8 @@ namespace samba::apps {
 
 namespace {
 
-constexpr const char* kParts[] = {"weights", "panels", "moments", "gradients", "states", "workspace", "total"};
+constexpr const char* kParts[] = {"weights",   "panels",  "moments",   "gradients", "states",
+                                  "workspace", "program", "tokenizer", "total"};
 
 std::string row_of_bytes(const nlohmann::ordered_json& memory, const char* part) {
   char line[96];
@@ -27,14 +28,21 @@ std::string row_of_bytes(const nlohmann::ordered_json& memory, const char* part)
 
 }  // namespace
 
-nlohmann::ordered_json plan_json(const MemoryPlan& plan) {
-  return {{"weights", plan.weights},     {"panels", plan.panels}, {"moments", plan.moments},
-          {"gradients", plan.gradients}, {"states", plan.states}, {"workspace", plan.workspace},
-          {"total", plan.total()}};
+nlohmann::ordered_json plan_json(const MemoryPlan& plan, const AroundModel& around) {
+  return {{"weights", plan.weights},
+          {"panels", plan.panels},
+          {"moments", plan.moments},
+          {"gradients", plan.gradients},
+          {"states", plan.states},
+          {"workspace", plan.workspace},
+          {"program", around.program},
+          {"tokenizer", around.tokenizer},
+          {"total", plan.total() + around.program + around.tokenizer}};
 }
 
 nlohmann::ordered_json memory_json(Executor& executor, const StackConfig& config, std::vector<WeightFormat> formats,
-                                   const OptimizerSettings& settings, const MemoryFlags& flags) {
+                                   const OptimizerSettings& settings, const MemoryFlags& flags,
+                                   const AroundModel& around) {
   const bool packed =
       std::any_of(formats.begin(), formats.end(), [](WeightFormat format) { return format != WeightFormat::float32; });
   InferenceCall call;
@@ -43,14 +51,14 @@ nlohmann::ordered_json memory_json(Executor& executor, const StackConfig& config
   if (flags.length > 0) call.positions = flags.length;
   call.positions = std::min(call.positions, position_limit(config));
   auto memory = nlohmann::ordered_json::object();
-  memory["inference"] = plan_json(plan_inference(executor, config, call));
+  memory["inference"] = plan_json(plan_inference(executor, config, call), around);
   memory["inference"]["batch"] = call.batch;
   memory["inference"]["positions"] = call.positions;
   memory["training"] = nullptr;
   if (packed || inference_only_reason(config)) return memory;
   const Index batch = flags.batch > 0 ? flags.batch : 8 * settings.accumulation_steps;
   const Index length = std::min(flags.length > 0 ? flags.length : Index{128}, position_limit(config));
-  memory["training"] = plan_json(plan_training(executor, config, settings, batch, length));
+  memory["training"] = plan_json(plan_training(executor, config, settings, batch, length), around);
   memory["training"]["batch"] = batch;
   memory["training"]["length"] = length;
   return memory;

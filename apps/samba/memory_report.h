@@ -14,12 +14,19 @@ struct MemoryFlags {
   Index length = 0;  // tokens of a row; 0: 1024 to decode, 128 to train
 };
 
-// {"inference": {"weights", "panels", ..., "total", "batch", "positions"}, "training": {...} or null}, bytes. Training
-// is null where the formats or the configuration allow inference only.
-// `formats`: in which the tensors are taken; empty for float32.
+// What a process holds beside the model, measured in this one.
+struct AroundModel {
+  std::uint64_t program = 0;    // the program, its libraries, its threads
+  std::uint64_t tokenizer = 0;  // what text comes in and goes out by
+};
+
+// {"inference": {"weights", "panels", ..., "program", "tokenizer", "total", "batch", "positions"}, "training": {...} or
+// null}, bytes. Training is null where the formats or the configuration allow inference only. `formats`: in which the
+// tensors are taken; empty for float32.
 nlohmann::ordered_json memory_json(Executor& executor, const StackConfig& config, std::vector<WeightFormat> formats,
-                                   const OptimizerSettings& settings, const MemoryFlags& flags);
-nlohmann::ordered_json plan_json(const MemoryPlan& plan);
+                                   const OptimizerSettings& settings, const MemoryFlags& flags,
+                                   const AroundModel& around);
+nlohmann::ordered_json plan_json(const MemoryPlan& plan, const AroundModel& around);
 std::string memory_table(const nlohmann::ordered_json& memory);
 
 }  // namespace samba::apps

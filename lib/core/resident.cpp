@@ -1,5 +1,6 @@
 #include "samba/core/resident.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -76,6 +77,15 @@ bool reset_peak_resident() {
   std::ofstream file("/proc/self/clear_refs");
   file << "5" << std::flush;
   return static_cast<bool>(file);
+}
+
+std::uint64_t heap_bytes() {
+#if defined(__GLIBC__) && (__GLIBC__ > 2 || (__GLIBC__ == 2 && __GLIBC_MINOR__ >= 33))
+  const struct mallinfo2 info = ::mallinfo2();
+  return info.uordblks + info.hblkhd;
+#else
+  return resident_bytes();
+#endif
 }
 
 std::uint64_t available_memory() {

@@ -13,6 +13,10 @@ std::uint64_t peak_resident_bytes();
 // Starts the peak anew from what is held now; false where the system does not let it.
 bool reset_peak_resident();
 
+// Bytes that were asked for and not given back since the program began, by whatever part of it. Where the C library
+// does not tell, resident_bytes().
+std::uint64_t heap_bytes();
+
 // Bytes that this process can still take without another one's: what the system calls available, less where a control
 // group or a limit of the process leaves less.
 std::uint64_t available_memory();
