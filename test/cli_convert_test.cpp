@@ -166,6 +166,10 @@ TEST_CASE("a run goes on in the folder that convert made of it, with the bits of
     CHECK(last(folder, ".samba") == last(copy, ".samba"));
     CHECK(last(folder, ".json") == last(copy, ".json"));  // the card of all steps, the position in the data
     CHECK(json::parse(read_file(folder + "/config.json")) == json::parse(read_file(copy + "/config.json")));
+    // The metrics of all steps.
+    CHECK(samba_command({"verify", "--compare", copy + "/metrics.jsonl", folder + "/metrics.jsonl"}).code == 0);
+    CHECK(json::parse(read_file(folder + "/metrics.jsonl").substr(0, read_file(folder + "/metrics.jsonl").find('\n')))
+              .at("step") == 1);
     const std::string first = std::to_string(model == &general_model() ? 5 : 11);
     const CommandResult replayed = samba_command({"verify", "--replay", folder, "--steps", first + "..14"});
     INFO(replayed.err << replayed.out);

@@ -341,4 +341,34 @@ TEST_CASE("a loss that is not finite stops the training of an MLP with 1") {
   CHECK_THAT(replay.out, Contains("of its rows alone:\n  row ") && Contains("equal: nonfinite: "));
 }
 
+TEST_CASE("a run of an MLP goes on in the folder that convert made of it, with the bits and the metrics of the run") {
+  const MlpFolder folder;
+  REQUIRE(folder.train("run").code == 0);
+  REQUIRE(samba_command({"convert", folder.file("run"), folder.file("folder")}).code == 0);
+  // The form of the folder changes nothing.
+  REQUIRE(samba_command({"convert", folder.file("folder"), folder.file("again.mlp")}).code == 0);
+  CHECK(read_file(folder.file("again.mlp")) == read_file(folder.file("run/checkpoints/step-00000020.mlp")));
+  const auto resume = [&](const std::string& place) {
+    const CommandResult result = samba_command({"train", "--resume", folder.file(place), "--steps", "30"});
+    INFO(result.err);
+    CHECK(result.code == 0);
+    return result.err;
+  };
+  resume("run");
+  CHECK_THAT(resume("folder"), Contains("it is now in " + folder.file("folder") + ".old-1"));
+  for (const char* name : {"step-00000030.mlp", "step-00000030.json"}) {
+    CHECK(read_file(folder.file("folder/checkpoints/") + name) == read_file(folder.file("run/checkpoints/") + name));
+  }
+  const CommandResult compared = samba_command({"verify", "--compare", folder.file("run"), folder.file("folder")});
+  INFO(compared.out << compared.err);
+  CHECK(compared.code == 0);
+
+  // What holds no run is refused and stays as it is.
+  REQUIRE(samba_command({"convert", folder.file("again.mlp"), folder.file("alone")}).code == 0);
+  const CommandResult alone = samba_command({"train", "--resume", folder.file("alone")});
+  CHECK(alone.code == 2);
+  CHECK_THAT(alone.err, Contains("holds a model, but no training run to go on with"));
+  CHECK(fs::exists(folder.file("alone/model.safetensors")));
+}
+
 }  // namespace samba

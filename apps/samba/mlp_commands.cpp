@@ -6,7 +6,9 @@
 #include "memory_report.h"
 #include "model_input.h"
 #include "output.h"
+#include "samba/convert/folder_run.h"
 #include "samba/core/error.h"
+#include "samba/core/resident.h"
 #include "samba/core/sha256.h"
 #include "samba/formats/canonical_json.h"
 #include "samba/formats/safetensors.h"
@@ -76,8 +78,10 @@ std::string score_of(const Array& logits, const MlpRows& rows, bool json) {
   return text;
 }
 
-MlpState state_of(const Path& path) {
-  return std::filesystem::is_directory(path) ? read_mlp_folder(path) : read_mlp_checkpoint(path);
+MlpState state_of(const Path& path, nlohmann::json* run = nullptr) {
+  if (std::filesystem::is_directory(path)) return read_mlp_folder(path, run);
+  if (run != nullptr) *run = run_of_checkpoint(path);
+  return read_mlp_checkpoint(path);
 }
 
 nlohmann::ordered_json tensors_json(const ConstArrayMap& arrays) {
@@ -167,13 +171,17 @@ nlohmann::ordered_json inspect_mlp(const Path& model, bool memory) {
     MemoryPlan inference, training;
     inference.weights = training.weights = training.gradients = bytes;
     training.moments = 2 * bytes;
-    result["memory"] = {{"inference", plan_json(inference)}, {"training", plan_json(training)}};
+    const AroundModel around{.program = resident_bytes()};
+    result["memory"] = {{"inference", plan_json(inference, around)}, {"training", plan_json(training, around)}};
   }
   return result;
 }
 
 std::string convert_mlp(const Path& in, const Path& out, const MlpConversion& options, const CommonOptions& common) {
-  const MlpState state = state_of(in);
+  MlpRunRecord record;
+  const MlpState state = state_of(in, &record.run);
+  record.metrics =
+      metrics_until(std::filesystem::is_directory(in) ? in / kMetricsName : metrics_of_checkpoint(in), state.step);
   if (options.to_file && options.format != WeightFormat::float32) {
     refuse_value("--dtype " + std::string(weight_format_name(options.format)) +
                  " needs --to safetensors: the MLP checkpoint file holds float32 weights");
@@ -182,7 +190,7 @@ std::string convert_mlp(const Path& in, const Path& out, const MlpConversion& op
     if (options.to_file) {
       save_mlp_checkpoint(state, out);
     } else {
-      write_mlp_folder(state, options.format, out);
+      write_mlp_folder(state, options.format, out, record);
     }
   }
   const ArrayMap arrays = mlp_arrays(state.weights);

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "samba/convert/folder_run.h"
 #include "samba/convert/foreign_config.h"
 #include "samba/convert/mamba_ssm_config.h"
 #include "samba/core/error.h"
@@ -209,6 +210,7 @@ void read_state(OpenModel& model, const StackConfig& described, Reading reading)
   }
   model.trainable = moments;
   model.run = own.value("run", json());
+  model.metrics = model.path / kMetricsName;
   if (moments) model.file_bytes += fs::file_size(optimizer);
   if (!model.state.training) return;
   const auto file = std::make_shared<const MappedFile>(optimizer);

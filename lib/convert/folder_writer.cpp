@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "samba/convert/folder_run.h"
 #include "samba/core/error.h"
 #include "samba/formats/file_hashes.h"
 #include "samba/formats/safetensors.h"
@@ -169,7 +170,8 @@ FolderPlan plan_folder(const OpenModel& model, WeightFormat format, FormatOf for
     plan.config = {{"format", kFolderFormat}, {"model_type", "samba"}, {"state", state}};
   }
   ordered_json& own = plan.type ? plan.config["samba"] : plan.config;
-  if (model.state.training && !model.run.is_null()) own["run"] = model.run;
+  plan.carries_run = model.state.training && !model.run.is_null();
+  if (plan.carries_run) own["run"] = model.run;
   return plan;
 }
 
@@ -204,6 +206,8 @@ void write_folder(const FolderPlan& plan, const OpenModel& model, const WeightRe
   }
   for (const Path& file : model.companions) write_file_atomically(folder / file.filename(), read_file(file));
   for (const MadeFile& file : model.made_companions) write_file_atomically(folder / file.name, file.content());
+  const std::string metrics = plan.carries_run ? metrics_until(model.metrics, model.state.step) : "";
+  if (!metrics.empty()) write_file_atomically(folder / kMetricsName, metrics);
   write_file_atomically(folder / "config.json", plan.config.dump(2) + "\n");
   write_hashes(folder);
 }

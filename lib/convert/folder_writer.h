@@ -22,6 +22,7 @@ struct FolderPlan {
   std::string why_none;                 // the reason for that
   FormatOf format_of;
   nlohmann::ordered_json config;
+  bool carries_run = false;  // the training run that the model is of
 };
 
 // The pieces of a tensor in the format it is written in.

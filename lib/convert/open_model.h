@@ -76,6 +76,7 @@ struct OpenModel {
   bool trainable = false;            // the files hold what training needs, whether it was asked for or not
   std::vector<ModelTensor> tensors;  // the parameters in registry order
   nlohmann::json run;                // the training run it is of (folder_run.h), or null
+  Path metrics;                      // of that run; empty: none
   std::vector<ModelTensor> moments;  // in the order of a file; float32 and int32
   std::vector<Path> companions;      // tokenizer and generation files that go with the model
   std::vector<MadeFile> made_companions;

@@ -59,6 +59,7 @@ OpenModel open_whole(const Path& path, Reading reading) {
   if (stored->form == ModelForm::folder) {
     model.companions = companion_files(path);
     model.run = read_folder_config(path).value("run", nlohmann::json());
+    model.metrics = path / kMetricsName;
   }
   model.keeper = stored;
   return model;
@@ -86,32 +87,55 @@ ModelTensor mapped_tensor(const std::shared_ptr<const MappedFile>& file, const P
   return result;
 }
 
+// A tensor of a legacy JSON file, which was checked: digits that are read where they lie.
+ModelTensor legacy_tensor(const std::shared_ptr<const CheckpointSource>& source, std::size_t array,
+                          const ParameterTensor& tensor, DType dtype, std::string place) {
+  return {tensor.name,
+          tensor.shape,
+          std::move(place),
+          std::string(dtype_name(dtype)),
+          WeightFormat::float32,
+          std::nullopt,
+          [source, array, dtype, shape = tensor.shape, at = static_cast<std::uint64_t>(tensor.offset) * 4] {
+            Array values(dtype, shape);
+            source->read_legacy(array, at, {static_cast<std::byte*>(values.data()), values.byte_size()});
+            return Weight(std::move(values));
+          }};
+}
+
 // Every array is verified here; what is read later lies in the mapped file.
 OpenModel open_archive(const Path& path, Reading reading) {
   const bool everything = reading == Reading::everything;
-  CheckpointSource source(path, everything);
+  const auto source = std::make_shared<CheckpointSource>(path, everything);
   FiniteWatch watch;
-  source.read_arrays({watch.watched({}), {}, {}, {}}, {});
+  source->read_arrays({watch.watched({}), {}, {}, {}}, {});
   OpenModel model;
-  model.form = ModelForm::samba_archive;
+  model.form = source->legacy() ? ModelForm::legacy_json : ModelForm::samba_archive;
   model.path = path;
-  model.file_bytes = source.file_size();
-  model.description = source.state();
-  model.state.config = source.config();
+  model.file_bytes = source->file_size();
+  model.description = source->state();
+  model.state.config = source->config();
   model.trainable = true;
-  model.state.step = source.state()["t"].get<Index>();
-  if (everything) model.state.training = parse_training_state(source.state(), source.path());
-  watch.refuse_if_found(source);
-  const auto file = std::make_shared<const MappedFile>(path);
-  if (file->bytes().size() != source.file_size()) {
+  // That of a legacy file is not checked for inference.
+  const nlohmann::json step = source->state().value("t", nlohmann::json());
+  if (step.is_number_integer()) model.state.step = step.get<Index>();
+  if (everything) model.state.training = parse_training_state(source->state(), source->path());
+  watch.refuse_if_found(*source);
+  auto file = std::make_shared<const MappedFile>();
+  if (!source->legacy()) file = std::make_shared<const MappedFile>(path);
+  if (!source->legacy() && file->bytes().size() != source->file_size()) {
     refuse_corrupt("size", path.string() + " cannot be loaded (size): it changed while it was read");
   }
   const auto add = [&](std::vector<ModelTensor>& to, std::size_t array, const ParameterTensor& tensor, DType dtype,
                        std::string place) {
-    const std::uint64_t at = source.array_offset(array) + static_cast<std::uint64_t>(tensor.offset) * 4;
+    if (source->legacy()) {
+      to.push_back(legacy_tensor(source, array, tensor, dtype, std::move(place)));
+      return;
+    }
+    const std::uint64_t at = source->array_offset(array) + static_cast<std::uint64_t>(tensor.offset) * 4;
     to.push_back(mapped_tensor(file, tensor, dtype, std::move(place), file->bytes().data() + at));
   };
-  const Registry& registry = source.registry();
+  const Registry& registry = source->registry();
   for (const ParameterTensor& tensor : registry.tensors()) {
     add(model.tensors, kParameters, tensor, DType::float32,
         parameter_place(model.form, tensor.name, WeightFormat::float32));
@@ -179,6 +203,7 @@ OpenModel open_folder(const Path& path, Reading reading) {
   }
   model.companions = companion_files(path);
   model.run = read_folder_config(path).value("run", nlohmann::json());
+  model.metrics = path / kMetricsName;
   model.keeper = mapped;
   return model;
 }
@@ -231,13 +256,13 @@ std::vector<Path> companions_of_file(const Path& path) {
 }  // namespace
 
 OpenModel open_own_model(ModelForm form, const Path& path, Reading reading) {
-  OpenModel model = form == ModelForm::stack_archive   ? open_stack(path, reading)
-                    : form == ModelForm::samba_archive ? open_archive(path, reading)
-                    : form == ModelForm::folder        ? open_folder(path, reading)
-                                                       : open_whole(path, reading);
+  OpenModel model = form == ModelForm::stack_archive ? open_stack(path, reading)
+                    : form == ModelForm::folder      ? open_folder(path, reading)
+                                                     : open_archive(path, reading);
   if (form != ModelForm::folder) {
     model.companions = companions_of_file(path);
     model.run = run_of_checkpoint(path);
+    model.metrics = metrics_of_checkpoint(path);
   }
   return model;
 }

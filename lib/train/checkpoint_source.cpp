@@ -1,5 +1,6 @@
 #include "samba/train/checkpoint_source.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "samba/core/error.h"
@@ -7,6 +8,10 @@
 #include "samba/train/state_dictionary.h"
 
 namespace samba {
+
+namespace {
+constexpr std::uint64_t kLegacyPiece = std::uint64_t{1} << 20;
+}
 
 std::array<Index, kArchiveArrays> archive_counts(const Registry& registry) {
   const Index total = registry.total();
@@ -26,7 +31,7 @@ CheckpointSource::CheckpointSource(const Path& path, bool for_training) : path_(
   if (archive_) {
     archive_->check_arrays(archive_counts(*registry_));
   } else {
-    legacy_arrays_ = legacy_->take_arrays(archive_counts(*registry_));
+    legacy_->find_arrays(archive_counts(*registry_));
   }
 }
 
@@ -36,22 +41,27 @@ void CheckpointSource::read_arrays(const std::array<PieceWriter, kArchiveArrays>
     archive_->read_arrays(destinations, progress);
     return;
   }
+  const std::array<Index, kArchiveArrays> counts = archive_counts(*registry_);
+  std::vector<std::byte> piece;
   for (std::size_t array = 0; array < kArchiveArrays; ++array) {
-    const std::vector<std::byte>& data = legacy_arrays_[array];
-    if (destinations[array]) destinations[array](0, data.data(), data.size());
+    const std::uint64_t bytes = static_cast<std::uint64_t>(counts[array]) * sizeof(float);
+    for (std::uint64_t at = 0; destinations[array] && at < bytes; at += piece.size()) {
+      piece.resize(static_cast<std::size_t>(std::min<std::uint64_t>(kLegacyPiece, bytes - at)));
+      legacy_->read(array, at, piece);
+      destinations[array](at, piece.data(), piece.size());
+    }
   }
   if (progress) progress(file_size(), file_size());
 }
 
 void CheckpointSource::read_parameters(std::span<float> values) {
   if (archive_) return archive_->read_parameters(values.data(), values.size_bytes());
-  std::memcpy(values.data(), legacy_arrays_[kParameters].data() + legacy_read_, values.size_bytes());
+  legacy_->read(kParameters, legacy_read_, std::as_writable_bytes(values));
   legacy_read_ += values.size_bytes();
 }
 
 void CheckpointSource::finish(const FileProgress& progress) {
   if (archive_) return archive_->finish_arrays(progress);
-  legacy_arrays_ = {};
   if (progress) progress(file_size(), file_size());
 }
 

@@ -38,13 +38,16 @@ class CheckpointSource {
   // The same for the parameters alone, in steps and in order; verified when finish() returns.
   void read_parameters(std::span<float> values);
   void finish(const FileProgress& progress);
+  // Bytes of an array of a legacy file, from `first` on.
+  void read_legacy(std::size_t array, std::uint64_t first, std::span<std::byte> to) const {
+    legacy_->read(array, first, to);
+  }
 
  private:
   std::string path_;
   std::optional<SambaArchiveReader> archive_;
   std::optional<LegacyCheckpoint> legacy_;
-  std::array<std::vector<std::byte>, kArchiveArrays> legacy_arrays_;
-  std::size_t legacy_read_ = 0;  // bytes of the parameters
+  std::uint64_t legacy_read_ = 0;  // bytes of the parameters
   SambaConfig config_;
   std::optional<Registry> registry_;
 };

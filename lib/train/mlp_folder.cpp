@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kFormat = "samba.mlp_folder.v1";
-constexpr std::uint64_t kMostConfigBytes = 65536;
+constexpr std::uint64_t kMostConfigBytes = 131072;  // the configuration of a run is in it
 
 [[noreturn]] void refuse(const Path& path, const std::string& reason) {
   refuse_corrupt("folder", path.string() + ": " + reason);
@@ -81,7 +81,7 @@ bool is_mlp_folder(const Path& path) {
   return read_file(config, kMostConfigBytes).find(kFormat) != std::string::npos;
 }
 
-void write_mlp_folder(const MlpState& state, WeightFormat format, const Path& folder) {
+void write_mlp_folder(const MlpState& state, WeightFormat format, const Path& folder, const MlpRunRecord& record) {
   check_mlp_state(state);
   const ArrayMap arrays = mlp_arrays(state.weights);
   const WeightMap weights = pack(arrays, format);
@@ -99,19 +99,25 @@ void write_mlp_folder(const MlpState& state, WeightFormat format, const Path& fo
     config["step"] = state.step;
     config["flags"] = state.flags;
     config["data_schedule"] = state.data_schedule;
+    if (!record.run.is_null()) config["run"] = record.run;
   }
   write_new_folder(folder, [&](const Path& place) {
     write_safetensors(place / "model.safetensors", stored_arrays(weights), {{"format", kFormat}});
     if (!moments.empty()) write_safetensors(place / "optimizer.safetensors", moments, {{"format", kFormat}});
+    if (config.contains("run") && !record.metrics.empty()) {
+      write_file_atomically(place / "metrics.jsonl", record.metrics);
+    }
     write_file_atomically(place / "config.json", canonical_json(config, ControlEscapes::short_forms) + "\n");
     write_hashes(place);
   });
 }
 
-MlpState read_mlp_folder(const Path& folder) {
+MlpState read_mlp_folder(const Path& folder, json* run) {
   check_hashes(folder, HashedFiles::weights);
   const Path config_path = folder / "config.json";
-  const json config = read_config(folder);
+  json config = read_config(folder);
+  if (run != nullptr) *run = config.is_object() ? config.value("run", json()) : json();
+  if (config.is_object()) config.erase("run");
   if (config.is_object() && config.value("weight_format", json()) != "float32") {
     refuse_unsupported(folder.string() +
                        " holds packed weights, which are for inference: the checkpoint file needs float32 weights and "

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "samba/convert/model_source.h"
@@ -13,7 +14,6 @@
 #include "samba/train/mlp_checkpoint.h"
 #include "samba/train/model_kind.h"
 #include "samba/train/run_folder.h"
-#include "samba/train/stored_model.h"
 #include "samba/train/train_config.h"
 #include "samba/verify/compare.h"
 
@@ -27,39 +27,64 @@ constexpr std::size_t kLinesShown = 6;
 
 // ---- models ----
 
+// What is compared of a model. Tensors of a stack stay in the files until their turn comes.
 struct ModelParts {
-  std::map<std::string, std::string> facts;                 // "step", "configuration", "optimizer" -> text
-  std::vector<std::pair<std::string, ConstArray>> tensors;  // in the order of computation
-  std::unique_ptr<StoredModel> model;                       // owns them, or
-  ArrayMap arrays;
+  std::map<std::string, std::string> facts;  // "step", "configuration", "optimizer" -> text
+  OpenModel model;
+  ArrayMap arrays;  // of an MLP, what its tensors see
+
+  // In the order of computation, moments last.
+  std::vector<const ModelTensor*> tensors() const {
+    std::vector<const ModelTensor*> all;
+    for (const auto* list : {&model.tensors, &model.moments}) {
+      for (const ModelTensor& tensor : *list) all.push_back(&tensor);
+    }
+    return all;
+  }
 };
 
-std::unique_ptr<StoredModel> read_all(const ModelPlace& place) {
+// A tensor as files of samba hold it: one array, or the parts of a packed one.
+class HeldArrays {
+ public:
+  explicit HeldArrays(const ModelTensor& tensor) : tensor_(tensor) {
+    const bool blocks = tensor.view && tensor.view->is_packed() && tensor.view->packed().blocks != nullptr;
+    const bool lies_ready = tensor.view && !blocks;
+    if (!lies_ready) loaded_ = tensor.load();
+    arrays_ = stored_arrays({{tensor.name, lies_ready ? *tensor.view : loaded_.view()}});
+  }
+  ~HeldArrays() {
+    if (tensor_.drop) tensor_.drop();
+  }
+  HeldArrays(const HeldArrays&) = delete;
+  HeldArrays& operator=(const HeldArrays&) = delete;
+
+  const auto& arrays() const { return arrays_; }
+
+ private:
+  const ModelTensor& tensor_;
+  Weight loaded_;
+  decltype(stored_arrays({})) arrays_;
+};
+
+OpenModel open_all(const ModelPlace& place) {
   try {
-    return std::make_unique<StoredModel>(read_model(place, Reading::everything));
+    return open_model(place, Reading::everything);
   } catch (const Error& error) {
     if (error.error_class() != "inference_only") throw;
-    return std::make_unique<StoredModel>(read_model(place, Reading::inference));
+    return open_model(place, Reading::inference);
   }
 }
 
 ModelParts stack_parts(const ModelPlace& place) {
   ModelParts parts;
-  parts.model = read_all(place);
-  const StoredModel& model = *parts.model;
+  parts.model = open_all(place);
+  const OpenModel& model = parts.model;
   parts.facts["step"] = std::to_string(model.state.step);
   parts.facts["configuration"] = config_to_json(model.state.config).dump();
   parts.facts["numeric mode"] = model.state.numeric_mode;
   parts.facts["training state"] = model.state.training ? "held" : "not held";
   for (const char* field : {"optimizer", "schedule", "rng"}) {
     if (model.description.contains(field)) parts.facts[field] = model.description[field].dump();
-  }
-  for (const StackTensor& tensor : model.tensors) {
-    const ConstWeightMap one = {{tensor.name, model.weights.at(tensor.name).view()}};
-    for (const auto& [part, array] : stored_arrays(one)) parts.tensors.emplace_back(part, array);
-  }
-  if (!model.moments.empty()) {
-    for (const std::string& name : moment_names(model)) parts.tensors.emplace_back(name, model.moments.at(name).view());
   }
   return parts;
 }
@@ -74,7 +99,9 @@ ModelParts mlp_parts(const Path& path) {
   for (const auto& [prefix, values] : arrays) {
     for (auto& [name, array] : mlp_arrays(*values)) {
       const Array& kept = parts.arrays[prefix + name] = std::move(array);
-      parts.tensors.emplace_back(prefix + name, kept.view());
+      ModelTensor& tensor = parts.model.tensors.emplace_back();
+      tensor.name = prefix + name;
+      tensor.view = ConstWeight(kept);
     }
   }
   return parts;
@@ -83,6 +110,20 @@ ModelParts mlp_parts(const Path& path) {
 ModelParts parts_of(const Path& given) {
   const ModelPlace place = find_model(given);
   return model_kind_of_file(place.path) == ModelKind::mlp ? mlp_parts(place.path) : stack_parts(place);
+}
+
+void compare_facts(const ModelParts& left, const ModelParts& right, FileComparison& comparison) {
+  std::set<std::string> facts;
+  for (const auto* parts : {&left, &right}) {
+    for (const auto& [name, text] : parts->facts) facts.insert(name);
+  }
+  for (const std::string& name : facts) {
+    const auto in_a = left.facts.find(name), in_b = right.facts.find(name);
+    const std::string text_a = in_a == left.facts.end() ? "absent" : in_a->second;
+    const std::string text_b = in_b == right.facts.end() ? "absent" : in_b->second;
+    ++comparison.compared;
+    if (text_a != text_b) comparison.differ(name + ": " + text_a + " and " + text_b);
+  }
 }
 
 // ---- metrics ----
@@ -107,7 +148,9 @@ Lines read_lines(const Path& path) {
 }
 
 bool is_metrics(const Path& path) { return fs::is_regular_file(path) && path.extension() == ".jsonl"; }
-bool is_run(const Path& path) { return fs::is_directory(path) && fs::exists(path / "metrics.jsonl"); }
+bool is_run(const Path& path) {
+  return fs::is_directory(path) && fs::exists(path / "metrics.jsonl") && fs::exists(path / "latest");
+}
 
 // ---- runs ----
 
@@ -160,37 +203,43 @@ FileComparison compare_models(const Path& a, const Path& b) {
   const ModelParts left = parts_of(a), right = parts_of(b);
   FileComparison comparison;
   comparison.what = "models";
-  std::set<std::string> facts;
-  for (const auto* parts : {&left, &right}) {
-    for (const auto& [name, text] : parts->facts) facts.insert(name);
-  }
-  for (const std::string& name : facts) {
-    const auto in_a = left.facts.find(name), in_b = right.facts.find(name);
-    const std::string text_a = in_a == left.facts.end() ? "absent" : in_a->second;
-    const std::string text_b = in_b == right.facts.end() ? "absent" : in_b->second;
-    ++comparison.compared;
-    if (text_a != text_b) comparison.differ(name + ": " + text_a + " and " + text_b);
-  }
-  std::map<std::string, const ConstArray*> others;
-  for (const auto& [name, array] : right.tensors) others[name] = &array;
-  std::size_t equal = 0;
-  for (const auto& [name, array] : left.tensors) {
-    const auto other = others.find(name);
-    if (other == others.end()) {
-      comparison.differ("tensor " + name + ": only in " + a.string());
-      continue;
+  compare_facts(left, right, comparison);
+  std::map<std::string, const ModelTensor*> others;
+  for (const ModelTensor* tensor : right.tensors()) others[tensor->name] = tensor;
+  std::set<std::string> only_b;
+  std::size_t equal = 0, all = 0;
+  for (const ModelTensor* tensor : left.tensors()) {
+    const HeldArrays held(*tensor);
+    std::optional<HeldArrays> other;
+    if (const auto found = others.find(tensor->name); found != others.end()) {
+      other.emplace(*found->second);
+      others.erase(found);
     }
-    ++comparison.compared;
-    if (const auto difference = first_difference(name, *other->second, array)) {
-      comparison.differ("tensor " + name + " " + difference->detail + " (got: " + b.string() + ")");
-    } else {
-      ++equal;
+    std::map<std::string, ConstArray> there;
+    if (other) there = {other->arrays().begin(), other->arrays().end()};
+    for (const auto& [name, array] : held.arrays()) {
+      ++all;
+      const auto match = there.find(name);
+      if (match == there.end()) {
+        comparison.differ("tensor " + name + ": only in " + a.string());
+        continue;
+      }
+      ++comparison.compared;
+      if (const auto difference = first_difference(name, match->second, array)) {
+        comparison.differ("tensor " + name + " " + difference->detail + " (got: " + b.string() + ")");
+      } else {
+        ++equal;
+      }
+      there.erase(match);
     }
-    others.erase(other);
+    for (const auto& [name, array] : there) only_b.insert(name);
   }
-  for (const auto& [name, array] : others) comparison.differ("tensor " + name + ": only in " + b.string());
-  comparison.lines.push_back(std::to_string(equal) + " of " + std::to_string(left.tensors.size()) +
-                             " tensors are equal");
+  for (const auto& [tensor_name, tensor] : others) {
+    const HeldArrays held(*tensor);
+    for (const auto& [name, array] : held.arrays()) only_b.insert(name);
+  }
+  for (const std::string& name : only_b) comparison.differ("tensor " + name + ": only in " + b.string());
+  comparison.lines.push_back(std::to_string(equal) + " of " + std::to_string(all) + " tensors are equal");
   return comparison;
 }
 

@@ -27,6 +27,7 @@ struct FileComparison {
 // Models in any of their forms, .jsonl files, run folders; both of one kind (Error(value)).
 FileComparison compare_paths(const Path& a, const Path& b);
 
+// Memory holds one tensor of each, those of mapped files in pages that are given back.
 FileComparison compare_models(const Path& a, const Path& b);
 FileComparison compare_metrics(const Path& a, const Path& b);
 FileComparison compare_runs(const Path& a, const Path& b);
