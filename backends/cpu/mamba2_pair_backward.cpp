@@ -10,6 +10,7 @@
 // Highway wants its list of targets before anything else.
 #include "samba/backends/cpu/mamba2-inl.h"
 #include "samba/backends/cpu/mamba2.h"
+#include "samba/backends/cpu/scratch_pieces.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace samba::cpu::HWY_NAMESPACE {
@@ -38,11 +39,7 @@ Index pair_scratch() { return std::max(kPairScratch, kKeyScratch); }
 
 Pieces make_pieces(float* scratch) {
   Pieces s{};
-  const auto take = [&](Index count) {
-    float* piece = scratch;
-    scratch += count;
-    return piece;
-  };
+  ScratchPieces take(scratch);
   s.xd = take(Q * P);
   s.xd_t = take(Q * P);
   s.weights = take(kPair);

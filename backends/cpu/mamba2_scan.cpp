@@ -11,6 +11,7 @@
 // Highway wants its list of targets before anything else.
 #include "samba/backends/cpu/mamba2-inl.h"
 #include "samba/backends/cpu/mamba2.h"
+#include "samba/backends/cpu/scratch_pieces.h"
 #include "samba/backends/cpu/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -59,11 +60,7 @@ Index head_scratch() { return kScratch; }
 
 Pieces make_pieces(float* scratch) {
   Pieces s{};
-  const auto take = [&](Index count) {
-    float* piece = scratch;
-    scratch += count;
-    return piece;
-  };
+  ScratchPieces take(scratch);
   s.xd = take(Q * P);
   s.decayed = take(Q * N);
   s.state_t = take(kCells);

@@ -11,6 +11,7 @@
 // Highway wants its list of targets before anything else.
 #include "samba/backends/cpu/mamba2-inl.h"
 #include "samba/backends/cpu/mamba2.h"
+#include "samba/backends/cpu/scratch_pieces.h"
 #include "samba/backends/cpu/vectors-inl.h"
 #include "samba/numerics/fold.h"
 
@@ -87,11 +88,7 @@ Index state_scratch() { return kScratch; }
 
 Pieces make_pieces(float* scratch) {
   Pieces s{};
-  const auto take = [&](Index count) {
-    float* piece = scratch;
-    scratch += count;
-    return piece;
-  };
+  ScratchPieces take(scratch);
   s.xd = take(Q * P);
   s.xd_t = take(Q * P);
   s.keys_t = take(Q * N);

@@ -9,6 +9,7 @@
 
 #include "samba/backends/cpu/mamba3-inl.h"
 #include "samba/backends/cpu/mamba3.h"
+#include "samba/backends/cpu/scratch_pieces.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace samba::cpu::HWY_NAMESPACE::mamba3_lanes {
@@ -66,11 +67,7 @@ constexpr Index kPiecesFloats = 5 * Q * P + 3 * Q * N + 2 * Q + 3 * Q * Q;
 
 inline Pieces make_pieces(float* scratch) {
   Pieces s{};
-  const auto take = [&](Index count) {
-    float* piece = scratch;
-    scratch += count;
-    return piece;
-  };
+  ScratchPieces take(scratch);
   s.v = take(Q * P);
   s.v_t = take(Q * P);
   s.d_y_t = take(Q * P);
