@@ -136,15 +136,22 @@ inline constexpr int kTailRows = 8;     // rows p of a slice
 inline constexpr int kTailTerms = kTailRows * kN;
 inline constexpr int kTailSlices = kP / kTailRows;  // of one row of the chunk
 
-// Terms a[x], b[x] of the chain. A normal sum keeps off the flushes when it too is a multiple of 2^-126.
-SAMBA_DEVICE float tail_steps(float sum, const float* a, const float* b, int exponents) {
-  const int of_sum = smaller_exponent(kNoExponent, sum);
-  if (exponents >= kSafeExponents && of_sum >= -126 + 23 + 127) {
-    for (int x = 0; x < kTailTerms; ++x) sum = fma(a[x], b[x], sum);
-  } else {
-    for (int x = 0; x < kTailTerms; ++x) sum = flush(fma(a[x], b[x], sum));
+// The chain over the products of a slice. A normal sum keeps off the flushes when it too is a multiple of 2^-126.
+template <bool kFlush>
+SAMBA_DEVICE float tail_steps(float sum, const Four* gradients, const Four* terms) {
+  for (int x = 0; x < kTailTerms / 4; ++x) {
+    const Four a = gradients[x], b = terms[x];
+    SAMBA_UNROLL
+    for (int y = 0; y < 4; ++y) {
+      sum = fma(a.at[y], b.at[y], sum);
+      if (kFlush) sum = flush(sum);
+    }
   }
   return sum;
+}
+
+SAMBA_DEVICE bool tail_is_safe(float sum, int exponents) {
+  return exponents >= kSafeExponents && smaller_exponent(kNoExponent, sum) >= -126 + 23 + 127;
 }
 
 // Whether E = +0 of the last chunk may meet a term that is not finite: large values count as such.
@@ -166,8 +173,8 @@ SAMBA_DEVICE bool tail_is_finite(const ScanBackward& s, const ChunkPlace& at, in
 
 // d_dacs_rec of the chunk's last row gets the chain over (j, p, n), then over (p, n).
 SAMBA_KERNEL(kTailThreads) tail_chains(ScanBackward s) {
-  SAMBA_SHARED(float, gradients, 2 * kTailTerms);
-  SAMBA_SHARED(float, terms, 2 * kTailTerms);
+  SAMBA_SHARED(Four, gradients, kTailTerms / 2);
+  SAMBA_SHARED(Four, terms, kTailTerms / 2);
   SAMBA_SHARED(int, smallest, 4);  // exponents of both, of the two slices in work
   SAMBA_SHARED(int, finite, kTailThreads);
   const ChunkPlace at = chunk_place(s.call, block_x(), 0, s.call.chunks());
@@ -202,8 +209,8 @@ SAMBA_KERNEL(kTailThreads) tail_chains(ScanBackward s) {
         const float gradient = leaving == nullptr ? 0.0F : leaving[p * kN + n];
         const float outer = j < at.real ? mul(value_row(s, at, j)[p], key_row(s, at, j)[n]) : entering[p * kN + n];
         const float term = mul(outer, decay);
-        gradients[buffer * kTailTerms + x] = gradient;
-        terms[buffer * kTailTerms + x] = term;
+        reinterpret_cast<float*>(gradients)[buffer * kTailTerms + x] = gradient;
+        reinterpret_cast<float*>(terms)[buffer * kTailTerms + x] = term;
         of_gradients = smaller_exponent(of_gradients, gradient);
         of_terms = smaller_exponent(of_terms, term);
       }
@@ -213,8 +220,10 @@ SAMBA_KERNEL(kTailThreads) tail_chains(ScanBackward s) {
     if (thread == 0 && turn == 0) smallest[0] = smallest[1] = smallest[2] = smallest[3] = kNoExponent;
     if (thread == 0 && summed >= 0) {
       const int buffer = summed % 2;
-      sum = tail_steps(sum, gradients + buffer * kTailTerms, terms + buffer * kTailTerms,
-                       smallest[buffer * 2] + smallest[buffer * 2 + 1]);
+      const Four* a = gradients + buffer * kTailTerms / 4;
+      const Four* b = terms + buffer * kTailTerms / 4;
+      const bool safe = tail_is_safe(sum, smallest[buffer * 2] + smallest[buffer * 2 + 1]);
+      sum = safe ? tail_steps<false>(sum, a, b) : tail_steps<true>(sum, a, b);
       smallest[buffer * 2] = smallest[buffer * 2 + 1] = kNoExponent;
     }
     barrier();
