@@ -46,6 +46,7 @@ check_cuda() {
     forbid "$work/$name.ptx" '\.ftz' 'a flush of subnormals'
     forbid "$work/$name.ptx" '\.approx|\.full' 'an approximation'
     forbid "$work/$name.ptx" '^[^/]*[[:space:]](add|sub|mul|fma|mad|div|sqrt|rcp)\.f(32|64)' 'an operation without a rounding (may be contracted)'
+    forbid "$work/$name.ptx" '^[[:space:]]*trap;' 'a path that the compiler holds impossible (device code read a constant of the host)'
     if [ -n "$cuobjdump" ]; then
       object="$unit.o"
       PATH="$(dirname "$cuobjdump"):$PATH" "$cuobjdump" --dump-sass "$object" >"$work/$name.sass"

@@ -48,10 +48,16 @@ struct ChunkRows {
   }
 };
 
+// Mamba2Call::real_rows for the device, where std::min could not take a constant of the host by reference.
+SAMBA_DEVICE Index real_rows(const Mamba2Call& call, Index c) {
+  const Index left = call.working_rows() - c * kChunk;
+  return left < kChunk ? left : kChunk;
+}
+
 // Chunk number `index` of (batch, C).
 SAMBA_DEVICE ChunkRows chunk_rows(const Mamba2Call& call, Index index) {
   const Index c = index % call.chunks();
-  return {index / call.chunks(), c, static_cast<int>(call.real_rows(c))};
+  return {index / call.chunks(), c, static_cast<int>(real_rows(call, c))};
 }
 
 // A launch whose x counts (chunk, tile) and y the heads.

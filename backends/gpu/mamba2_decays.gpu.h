@@ -117,7 +117,7 @@ struct PassStates {
   Index own_chunks;  // that own_states has made
   SAMBA_DEVICE void operator()(Index i) const {
     const Index cell = i % kCells, h = i / kCells % call.heads(), b = i / kCells / call.heads();
-    const bool last_is_complete = call.real_rows(call.chunks() - 1) == kChunk;
+    const bool last_is_complete = real_rows(call, call.chunks() - 1) == kChunk;
     float state = call.h != nullptr ? call.h[i] : 0.0F;
     for (Index c = 0; c < call.chunks(); ++c) {
       // The place of chunk c holds what chunk c - 1 brought, read one round before.

@@ -17,7 +17,7 @@ struct NewRow {
 
 SAMBA_DEVICE NewRow new_row(const Mamba2Call& call, Index m) {
   const Index t = m % call.tokens + call.buffered, c = t / kChunk;
-  return {{m / call.tokens, c, static_cast<int>(call.real_rows(c))}, static_cast<int>(t % kChunk)};
+  return {{m / call.tokens, c, static_cast<int>(real_rows(call, c))}, static_cast<int>(t % kChunk)};
 }
 
 // G of new row x and the columns of tile y: a thread a column, the keys through shared memory.
