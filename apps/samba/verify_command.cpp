@@ -42,6 +42,7 @@ int verify_recorded(const VerifyFlags& flags, const CommonOptions& common) {
   verify::VerifyOptions options;
   options.id_part = flags.suites.only;
   options.digests = common.json;
+  options.reference = [] { return samba::make_executor("reference"); };
   if (flags.tutorial_steps > 0) options.most_tutorial_steps = static_cast<std::size_t>(flags.tutorial_steps);
   std::unique_ptr<Progress> progress;
   options.progress = [&](std::size_t done, std::size_t total, const std::string& id) {

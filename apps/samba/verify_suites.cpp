@@ -96,6 +96,7 @@ int verify_suites(const SuiteFlags& flags, const CommonOptions& common) {
   verify::VerifyOptions options;
   options.id_part = flags.only;
   options.digests = common.json;
+  options.reference = [] { return samba::make_executor("reference"); };
   std::unique_ptr<Progress> bar;
   verify::SuitesProgress progress;
   progress.update = [&](std::size_t done, std::size_t total, const std::string& what) {

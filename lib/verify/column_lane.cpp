@@ -177,7 +177,9 @@ void run_column(RunContext& run) {
   if (type == "stack") stack = std::make_unique<LaneStack>(lane);
   if (type == "mlp") mlp = std::make_unique<LaneMlp>(lane);
   const auto perform = [&](const json& calls) {
+    std::size_t number = 0;
     for (const json& call : calls) {
+      run.begin_call("calls/" + std::to_string(number++) + " " + call.at("op").get<std::string>());
       if (call_function(lane, call)) continue;
       if (block) {
         block->call(call);

@@ -32,7 +32,10 @@ class Lane {
   Array cut(const json& call, const char* key);
   static Array cut(const json& call, const Array& array);
 
-  void add(const json& name, Array result) { results_[name.get<std::string>()] = std::move(result); }
+  void add(const json& name, Array result) {
+    run_.note(name.get<std::string>(), result);
+    results_[name.get<std::string>()] = std::move(result);
+  }
   // Adds only when the call gives the result a name.
   void add_if_named(const json& call, const char* key, Array result) {
     if (call.contains(key)) add(call[key], std::move(result));

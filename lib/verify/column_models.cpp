@@ -20,6 +20,7 @@ void for_each_piece(const Array& x, Index pieces, Run&& run) {
 LaneBlock::LaneBlock(Lane& lane) : lane_(lane) {
   block_ = std::make_unique<BlockUnderTest>(lane.run().executor, lane.model().at("block"), lane.model().at("options"),
                                             lane.run().test.tensors.weights());
+  block_->module().set_stage_recorder(lane.run().trace);
   lane.run().check.text("weight_format", block_->module().weight_format(), lane.model().at("weight_format"));
 }
 
@@ -209,8 +210,10 @@ void LaneStack::make(const json& call) {
     auto packed = std::make_unique<SambaStack>(executor, config, weights, SambaStack::Use::inference);
     lane_.run().check.text("weight_format", std::string(weight_format_name(packed->weight_format())),
                            lane_.model().at("weight_format"));
+    packed->set_stage_recorder(lane_.run().trace);
     packed_[call.at("stack")] = std::move(packed);
   }
+  made->stack().set_stage_recorder(lane_.run().trace);
   trainers_[call.at("stack")] = std::move(made);
 }
 
@@ -303,7 +306,9 @@ void LaneStack::save(const json& call) {
 }
 
 void LaneStack::load(const json& call) {
-  trainers_[call.at("stack")] = load_for_training(lane_.run().executor, folder_ / call.at("saved").get<std::string>());
+  auto& loaded = trainers_[call.at("stack")];
+  loaded = load_for_training(lane_.run().executor, folder_ / call.at("saved").get<std::string>());
+  loaded->stack().set_stage_recorder(lane_.run().trace);
 }
 
 }  // namespace samba::verify

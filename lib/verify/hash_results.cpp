@@ -57,6 +57,7 @@ HashResults::HashResults(RunContext& run) : run_(run) {
 void HashResults::add(const std::string& name, Array got) {
   const auto found = expected_.find(name);
   if (found == expected_.end()) refuse_corrupt("case", "the case has no result '" + name + "'");
+  run_.note(name, got);
   check_digest(run_.check, name, got, *found->second);
   made_[name] = std::move(got);
 }

@@ -70,6 +70,7 @@ void train(RunContext& run, SambaTrainer& trainer, const TokenRecipe& recipe, st
   const json& steps = run.body().at("steps");
   for (std::size_t i = first; i < steps.size(); ++i) {
     const auto k = static_cast<Index>(i + 1);
+    run.begin_call(prefix + "steps/" + std::to_string(k));
     check_step(run.check, trainer, recipe.ids(batch, 0, length, k), recipe.targets(batch, length, k), steps[i],
                prefix + "steps/" + std::to_string(k));
     if (const json* checkpoint = checkpoint_after(run.body().at("expect"), i + 1)) {
@@ -116,6 +117,7 @@ void run_samba_train(RunContext& run) {
   const json& expect = body.at("expect");
   const auto trainer = make_trainer(run.executor, config_from_json(body.at("config")), body.at("options"));
   SambaStack& stack = trainer->stack();
+  stack.set_stage_recorder(run.trace);
   run.check.integer("parameters", stack.registry().total(), expect.at("start").at("parameters").get<Index>());
   run.check.text("start params_sha256", stack.parameters_sha256(), expect["start"].at("params_sha256"));
   run.check.text("start rng_counter", std::to_string(trainer->generator().counter()),
@@ -139,12 +141,14 @@ void run_samba_train(RunContext& run) {
 
   const auto saved = body.at("save_after").at(0).get<std::size_t>();
   const auto resumed = load_for_training(run.executor, folder / std::to_string(saved));
+  resumed->stack().set_stage_recorder(run.trace);
   train(run, *resumed, recipe, saved, folder, "resumed ");
 }
 
 void run_samba_infer(RunContext& run) {
   const json& body = run.body();
   const auto stack = make_stack(run, config_from_json(body.at("config")));
+  stack->set_stage_recorder(run.trace);
   run.check.integer("parameters", stack->registry().total(), body.at("expect").at("parameters").get<Index>());
 
   HashResults results(run);
@@ -155,6 +159,7 @@ void run_samba_infer(RunContext& run) {
   for (const json& call : body.at("calls")) {
     const std::string op = call.at("op");
     const std::string where = "calls/" + std::to_string(number++) + " " + op;
+    run.begin_call(where);
     if (op == "state") {
       states[call.at("state")] =
           stack->allocate_state(call.at("batch_size").get<Index>(), call.at("max_tokens").get<Index>());

@@ -30,6 +30,7 @@ void run_hash_block(RunContext& run) {
   try {
     block = std::make_unique<BlockUnderTest>(run.executor, run.body().at("block"), run.body().at("options"),
                                              drawn_weights(run, drawn));
+    block->module().set_stage_recorder(run.trace);
     run.check.text("weight_format", block->module().weight_format(), run.body().at("weight_format"));
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::unsupported) throw NotApplicable(error.what());
@@ -41,6 +42,7 @@ void run_hash_block(RunContext& run) {
   for (const json& call : run.body().at("calls")) {
     const std::string op = call.at("op");
     const std::string where = "calls/" + std::to_string(number++) + " " + op;
+    run.begin_call(where);
     if (op == "forward" || op == "steps") {
       Array y = block->advance(call, cut_positions(call, drawn.at(call.at("x").get<std::string>())));
       results.check_same_as(call, y);

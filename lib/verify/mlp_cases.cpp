@@ -111,6 +111,7 @@ void LaneMlp::make(const json& call) {
   check_format(run, *inference_, lane_.model());
   trainer_ = std::make_unique<MlpTrainer>(run.executor, expand(weights),
                                           parse_data_schedule(call.at("data_schedule_json").get<std::string>()));
+  trainer_->set_stage_recorder(run.trace);
 }
 
 void LaneMlp::call(const json& call) {

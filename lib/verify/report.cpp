@@ -72,6 +72,10 @@ std::string result_line(const CaseResult& result) {
   if (result.first) {
     line += ": " + result.first->name + " " + result.first->detail;
     if (!result.first->hint.empty()) line += "; hint: " + result.first->hint;
+    if (result.stage) {
+      line += "; earliest difference from the reference executor: " + result.stage->name + " " + result.stage->detail;
+      if (!result.stage->hint.empty()) line += "; hint: " + result.stage->hint;
+    }
     if (result.differences > 1) line += " (and " + std::to_string(result.differences - 1) + " more results)";
   }
   return line;
@@ -110,6 +114,7 @@ nlohmann::json report_json(const VerifyReport& report, const Executor& executor)
     if (!result.digest.empty()) entry["digest"] = result.digest;
     if (result.verdict == Verdict::not_applicable) entry["reason"] = result.reason;
     if (result.first) entry["first_difference"] = difference_json(*result.first);
+    if (result.stage) entry["earliest_stage"] = difference_json(*result.stage);
     cases.push_back(std::move(entry));
   }
   return {{"device", executor.name()},

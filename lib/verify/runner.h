@@ -8,6 +8,7 @@
 #include "samba/kernels/executor.h"
 #include "samba/verify/case_file.h"
 #include "samba/verify/compare.h"
+#include "samba/verify/trace.h"
 #include "samba/verify/verify.h"
 
 namespace samba::verify {
@@ -17,10 +18,17 @@ struct RunContext {
   Executor& executor;
   Checker& check;
   const VerifyOptions& options;
+  Trace* trace = nullptr;  // where what is computed on the way is noted; null: nowhere
 
   const json& body() const { return *test.body; }
   const Array& tensor(const std::string& name) const { return test.tensors.at(name); }
   Index dim(const char* name) const { return body().at("dims").at(name).get<Index>(); }
+  void begin_call(const std::string& what) const {
+    if (trace != nullptr) trace->begin_call(what);
+  }
+  void note(const std::string& name, ConstArray values) const {
+    if (trace != nullptr) trace->note(name, std::move(values));
+  }
   // Compares with a tensor of the case.
   void expect(const std::string& name, ConstArray got) const { check.array(name, std::move(got), tensor(name)); }
   // The same for a tensor that the case may lack.

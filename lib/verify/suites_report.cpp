@@ -181,6 +181,7 @@ nlohmann::json result_json(const CaseResult& result) {
   if (!result.records.empty()) entry["records"] = result.records;
   if (result.verdict == Verdict::not_applicable) entry["reason"] = result.reason;
   if (result.first) entry["first_difference"] = difference_json(*result.first);
+  if (result.stage) entry["earliest_stage"] = difference_json(*result.stage);
   return entry;
 }
 

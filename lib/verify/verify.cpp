@@ -1,5 +1,6 @@
 #include "samba/verify/verify.h"
 
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <map>
@@ -87,6 +88,30 @@ void run_one(const Case& test, Executor& executor, const VerifyOptions& options,
   result.first->hint = divergence_hint(*result.first, test.tensors);
 }
 
+// A case is run three times more for it, on the slow reference too: that much is spent on the first ones that differ.
+constexpr int kTracedCases = 3;
+
+bool keeps_digests_alone(const std::string& kind) {
+  return kind == "columns" || kind == "hash_block" || kind == "samba_train" || kind == "samba_infer";
+}
+
+std::optional<Difference> find_stage(const Case& test, Executor& executor, const VerifyOptions& options) {
+  const std::unique_ptr<Executor> reference = options.reference();
+  if (reference->name() == executor.name()) return std::nullopt;
+  const auto run = [&](Executor& on, Trace& trace) {
+    Checker unused;
+    RunContext context{test, on, unused, options, &trace};
+    try {
+      find_runner(test.kind)(context);
+    } catch (const std::exception&) {
+      // What was computed up to here is noted.
+    }
+  };
+  std::optional<Difference> stage = earliest_difference(executor, *reference, run);
+  if (stage) stage->hint = divergence_hint(*stage, test.tensors);
+  return stage;
+}
+
 void run_timed(const Case& test, Executor& executor, const VerifyOptions& options, CaseResult& result) {
   result.id = test.id;
   result.kind = test.kind;
@@ -137,6 +162,7 @@ VerifyReport run_cases(std::span<Executor* const> executors, std::span<const Cas
   report.results.resize(cases.size());
   std::mutex telling;
   std::size_t next = 0, finished = 0;
+  std::atomic<int> traced = 0;
   const auto work = [&](Executor& executor) {
     for (;;) {
       std::size_t index = 0;
@@ -148,6 +174,10 @@ VerifyReport run_cases(std::span<Executor* const> executors, std::span<const Cas
       }
       CaseResult& result = report.results[index];
       run_timed(cases[index], executor, options, result);
+      if (result.verdict == Verdict::different && options.reference && keeps_digests_alone(result.kind) &&
+          traced++ < kTracedCases) {
+        result.stage = find_stage(cases[index], executor, options);
+      }
       const std::lock_guard lock(telling);
       ++finished;
       if (done) done(result);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
@@ -28,6 +29,9 @@ struct VerifyOptions {
   std::optional<std::size_t> most_tutorial_steps;
   // Gives every result a digest over all values that were computed for it.
   bool digests = false;
+  // Makes the reference executor. Of a case that keeps digests alone the earliest stage that differs from it is told;
+  // null: it is not looked for.
+  std::function<std::unique_ptr<Executor>()> reference;
   // Told before each case how many are done and how many there are.
   std::function<void(std::size_t done, std::size_t total, const std::string& id)> progress;
 };
@@ -43,6 +47,7 @@ struct CaseResult {
   Verdict verdict = Verdict::equal;
   std::string reason;               // why it is not applicable
   std::optional<Difference> first;  // the first difference, in the order of computation
+  std::optional<Difference> stage;  // the earliest stage that differs from the reference executor's
   std::size_t differences = 0;      // results that differ
   std::size_t compared = 0;         // results compared
   double seconds = 0.0;
