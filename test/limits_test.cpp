@@ -12,6 +12,7 @@
 #include "samba/formats/gguf_file.h"
 #include "samba/formats/safetensors.h"
 #include "samba/formats/stack_archive.h"
+#include "samba/formats/token_shards.h"
 #include "samba/formats/torch_file.h"
 #include "samba/model/stack_config.h"
 
@@ -85,6 +86,8 @@ TEST_CASE("JSON that nests too deep, has too many values or a key twice is refus
   CHECK_THAT(error_of([&] { parse_json("[" + repeated("0,", kMostTextValues) + "0]", "text"); }).what(),
              Contains("more than 4194304 values"));
   CHECK_THAT(error_of([&] { parse_json(R"({"a": 1, "a": 1})", "text"); }).what(), Contains("\"a\" is given twice"));
+  CHECK_THAT(error_of([&] { parse_json(std::string("{}\0{", 4), "text"); }).what(),
+             Contains("text: it is not JSON: byte 2 is zero"));
   CHECK_THAT(error_of([&] { parse_json(std::string_view(deepest)); }).what(),
              Contains("nested deeper than 256 levels"));
   CHECK_THAT(error_of([&] { parse_json(std::string_view("[" + repeated("0,", 1 << 24) + "0]")); }).what(),
@@ -229,6 +232,18 @@ TEST_CASE("digests beside a model name the tensor or the file that is not as it 
   REQUIRE(samba_command({"convert", model, folder / "own.gguf"}).code == 0);
   CHECK(fs::exists(folder / "own.gguf.hashes.json"));
   CHECK_THAT(samba_command({"verify", "--model", folder / "own.gguf"}).out, Contains("tensors and 1 files hold"));
+}
+
+TEST_CASE("token shards and JSON lines that nest too deep are refused before anything walks over them") {
+  const TemporaryFolder folder;
+  const std::string deep = "{\"sha256\": \"\", \"a\": " + repeated("[", 1000000) + repeated("]", 1000000) + "}";
+  fs::create_directory(folder / "shards");
+  write_text(folder / "shards/index.json", deep);
+  CHECK_THAT(error_of([&] { TokenShards(folder / "shards"); }).what(), Contains("nests deeper than 64 levels"));
+  write_text(folder / "lines.jsonl", deep + "\n");
+  const CommandResult prepared = samba_command({"prepare", folder / "lines.jsonl", "--out", folder / "out"});
+  CHECK(prepared.code == 2);
+  CHECK_THAT(prepared.err, Contains("lines.jsonl: line 1: it nests deeper than 64 levels"));
 }
 
 }  // namespace samba

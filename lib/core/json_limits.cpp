@@ -58,6 +58,11 @@ class Bounds {
 }  // namespace
 
 json parse_bounded(std::string_view text, std::string& fault) {
+  // The parser takes a zero byte for the end, whatever comes behind it.
+  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
+    fault = "it is not JSON: byte " + std::to_string(zero) + " is zero";
+    return json(json::value_t::discarded);
+  }
   Bounds bounds;
   const json::parser_callback_t watch = [&](int depth, json::parse_event_t event, json& parsed) {
     return bounds(depth, event, parsed);

@@ -7,6 +7,7 @@
 
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
+#include "samba/core/json_limits.h"
 
 namespace samba {
 
@@ -134,8 +135,10 @@ TokenShards::TokenShards(Path folder, const std::function<void(std::uint64_t, st
 
 nlohmann::ordered_json TokenShards::read_index() const {
   const std::string text = read_file(folder_ / kShardsIndex, kMostIndexBytes);
-  nlohmann::ordered_json index = nlohmann::ordered_json::parse(text, nullptr, false);
-  if (!index.is_object()) refuse("index", "is no JSON object");
+  std::string fault = "it is no JSON object";
+  if (!parse_bounded(text, fault).is_object()) refuse("index", fault);
+  // Once more with its fields in their order, which the digest goes by.
+  nlohmann::ordered_json index = nlohmann::ordered_json::parse(text);
   const auto found = index.find("sha256");
   if (found == index.end() || !found->is_string()) refuse("index", "has no field sha256");
   const auto stated = found->get<std::string>();

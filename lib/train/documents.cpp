@@ -5,6 +5,7 @@
 
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
+#include "samba/core/json_limits.h"
 #include "samba/train/data.h"
 
 namespace samba {
@@ -178,8 +179,9 @@ void DocumentReader::next_paragraph() {
 void DocumentReader::next_json(std::string_view text) {
   if (text.find_first_not_of(" \t") == std::string_view::npos) return;
   const std::string where = files_[place_.file].string() + ": line " + std::to_string(place_.unit);
-  const nlohmann::json object = nlohmann::json::parse(text, nullptr, false);
-  if (object.is_discarded()) refuse_value(where + " is not JSON");
+  std::string fault;
+  const nlohmann::json object = parse_bounded(text, fault);
+  if (object.is_discarded()) refuse_value(where + ": " + fault);
   if (!object.is_object()) refuse_value(where + ": must be a JSON object, got " + shown(object));
   const auto field = [&](const std::string& name) -> std::string {
     const nlohmann::json& value = object.at(name);

@@ -31,7 +31,8 @@ using Json = nlohmann::json;
 }
 
 Json read_description(const Path& path) {
-  const Json description = parse_json(read_file(path), path.string());
+  constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
+  const Json description = parse_json(read_file(path, kMostBytes), path.string());
   if (description.is_object() && !description.contains("format")) {
     refuse_value(path.string() + ": there is no key format, so this is no " + kFolderFormat +
                  " folder; folders of other programs are not read");

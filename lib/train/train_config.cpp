@@ -4,6 +4,7 @@
 
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
+#include "samba/core/json_limits.h"
 #include "samba/model/activation_plan.h"
 #include "samba/model/registry.h"
 #include "samba/numerics/fold.h"
@@ -408,7 +409,7 @@ void set_field(json& target, const std::string& assignment) {
     key.insert(0, "/");
   }
   const std::string text = assignment.substr(equals + 1);
-  json value = json::parse(text, nullptr, false);
+  json value = parse_bounded(text);
   if (value.is_discarded()) value = text;
   try {
     target[json::json_pointer(key)] = value;

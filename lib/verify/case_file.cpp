@@ -4,6 +4,7 @@
 
 #include "samba/core/error.h"
 #include "samba/core/files.h"
+#include "samba/core/json_limits.h"
 #include "samba/formats/safetensors.h"
 #include "samba/verify/schema.h"
 
@@ -17,11 +18,10 @@ namespace fs = std::filesystem;
 }
 
 json parse(const fs::path& file, std::string_view text) {
-  try {
-    return json::parse(text);
-  } catch (const json::exception& error) {
-    refuse(file, std::string("not JSON: ") + error.what());
-  }
+  std::string fault;
+  json value = parse_bounded(text, fault);
+  if (value.is_discarded()) refuse(file, fault);
+  return value;
 }
 
 std::vector<fs::path> files_below(const fs::path& folder) {
