@@ -213,6 +213,67 @@ inline FaultScenario train_tokenizer_scenario() {
   return scenario;
 }
 
+inline void lay_texts(const Path& folder) {
+  lay_text(folder, fault_config());
+  std::filesystem::create_directory(folder / "in");
+  std::filesystem::rename(folder / "text.txt", folder / "in/text.txt");
+  std::string lines;
+  for (int i = 0; i < 12; ++i) {
+    lines += "{\"prompt\": \"what is no. " + std::to_string(i) + "?\", \"completion\": \"a number\"}\n";
+  }
+  write_text(folder / "in/lines.jsonl", lines);
+  must_run({"train-tokenizer", folder / "in/text.txt", "--vocab-size", "270", "--out", folder / "tokenizer.json"});
+}
+
+inline std::vector<std::string> prepare_of(const Path& folder, const std::string& more = "") {
+  std::vector<std::string> arguments{
+      "prepare",     folder / "in",    "--tokenizer", folder / "tokenizer.json", "--end-token", "none",
+      "--documents", "line",           "--out",       folder / "shards",         "--held-out",  "0.2",
+      "--dedup",     "--shard-tokens", "400"};
+  if (!more.empty()) arguments.push_back(more);
+  return quiet(std::move(arguments));
+}
+
+inline FaultScenario prepare_scenario() {
+  FaultScenario scenario;
+  scenario.name = "prepare";
+  scenario.lay = lay_texts;
+  scenario.command = [](const Path& folder) { return prepare_of(folder); };
+  // What a user does behind a preparation that failed: go on with it, or begin anew.
+  scenario.retry = [](const Path& folder) {
+    if (std::filesystem::exists(folder / "shards/index.json")) return prepare_of(folder, "--force");
+    return prepare_of(folder, std::filesystem::exists(folder / "shards/progress.json") ? "--resume" : "");
+  };
+  for (const char* name :
+       {"index.json", "train-00000.tokens", "train-00000.documents", "train-00000.targets", "train-00001.tokens",
+        "held_out-00000.tokens", "held_out-00000.documents", "tokenizer.json"}) {
+    scenario.outputs.push_back(std::string("shards/") + name);
+  }
+  return scenario;
+}
+
+inline FaultScenario resumed_prepare_scenario() {
+  FaultScenario scenario = prepare_scenario();
+  scenario.name = "prepare --resume";
+  scenario.lay = [](const Path& folder) {
+    lay_texts(folder);
+    const CommandResult failed = Command(prepare_of(folder), 0, "/dev/null", [&] {
+                                   for (const auto& [name, value] : {std::pair{"LD_PRELOAD", SAMBA_FAULT_SHIM},
+                                                                     {"SAMBA_FAULT_CALL", "rename"},
+                                                                     {"SAMBA_FAULT_KIND", "EIO"},
+                                                                     {"SAMBA_FAULT_NUMBER", "5"}}) {
+                                     ::setenv(name, value, 1);
+                                   }
+                                   ::setenv("SAMBA_FAULT_PATH", (folder / "shards").c_str(), 1);
+                                 }).finish();
+    if (failed.code != 4 || !std::filesystem::exists(folder / "shards/progress.json")) {
+      throw std::runtime_error("the preparation did not stop half-way: " + failed.err);
+    }
+  };
+  scenario.command = [](const Path& folder) { return prepare_of(folder, "--resume"); };
+  return scenario;
+}
+
 // A command whose last argument is the run.
 inline FaultScenario reading_scenario(const std::string& name, const std::vector<std::string>& command) {
   FaultScenario scenario;
@@ -248,6 +309,8 @@ inline std::vector<FaultScenario> fault_scenarios() {
       continued_state_scenario(),
       writing_scenario("verify --record", {"verify", "--prompt", "the quick", "--decode", "3"}, {"--record", "record"}),
       train_tokenizer_scenario(),
+      prepare_scenario(),
+      resumed_prepare_scenario(),
       reading_scenario("verify --model", {"verify", "--model"}),
       reading_scenario("inspect", {"inspect"}),
   };

@@ -10,8 +10,8 @@ namespace samba {
 class MemoryFaults {
  public:
   explicit MemoryFaults(FaultScenario scenario) : scenario_(std::move(scenario)) {
-    scenario_.lay(fresh(folder_ / "template"));
-    lay();
+    scenario_.lay(fresh(work()));  // where the command runs: files may name their place
+    std::filesystem::copy(work(), folder_ / "template", std::filesystem::copy_options::recursive);
     const CommandResult calm = run({});
     INFO(scenario_.name << ": " << calm.err);
     REQUIRE(calm.code == 0);

@@ -22,7 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kProgressFile = "progress.json";
 constexpr const char* kProgressFormat = "samba.shards.progress.v1";
-constexpr std::chrono::seconds kBetweenStates{3};
 constexpr std::int32_t kNewline = 10;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -68,6 +67,22 @@ std::optional<std::int32_t> end_token_of(const RunTokenizer& tokenizer, const st
                std::to_string(tokenizer.vocabulary_size()) + "), or none, got \"" + given + "\"");
 }
 
+// What a preparation leaves that was killed while it put a file in its place.
+bool is_leftover(const std::string& name) {
+  const std::size_t end = name.find(".tmp-");
+  const auto begins = [&](const char* with) { return name.starts_with(with); };
+  return end != std::string::npos && (begins("train-") || begins("held_out-") || begins("tokenizer") ||
+                                      begins(kProgressFile) || begins(kShardsIndex));
+}
+
+void remove_leftovers(const Path& folder) {
+  std::vector<Path> old;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (is_leftover(entry.path().filename().string())) old.push_back(entry.path());
+  }
+  for (const Path& path : old) fs::remove(path);
+}
+
 class Preparation {
  public:
   Preparation(const PrepareOptions& options, const ModelOpener& opener, const PrepareHooks& hooks)
@@ -91,7 +106,11 @@ class Preparation {
     const auto start = Clock::now();
     const bool made = fs::create_directories(options_.out);
     const FolderLock lock(options_.out);
+    if (options_.resume && is_token_shards(options_.out) && fs::remove(options_.out / kProgressFile)) {
+      return report_of_finished();  // it died behind its last write
+    }
     check_folder(made);
+    remove_leftovers(options_.out);
     for (std::size_t set = 0; set < kShardSets; ++set) {
       writers_[set] = std::make_unique<TokenShardWriter>(options_.out, static_cast<ShardSet>(set), id_bytes_,
                                                          options_.shard_tokens);
@@ -144,9 +163,10 @@ class Preparation {
     if (made) return;
     if (!finished && !begun) {
       for (const auto& entry : fs::directory_iterator(out)) {
-        if (entry.path().filename() == ".lock") continue;
-        refuse_value("--out " + out.string() + ": the folder holds something else (" +
-                     entry.path().filename().string() + "); give a new or an empty one");
+        const std::string name = entry.path().filename().string();
+        if (name == ".lock" || is_leftover(name)) continue;
+        refuse_value("--out " + out.string() + ": the folder holds something else (" + name +
+                     "); give a new or an empty one");
       }
       return;
     }
@@ -165,6 +185,16 @@ class Preparation {
       if (name.starts_with("train-") || name.starts_with("held_out-")) old.push_back(entry.path());
     }
     for (const Path& path : old) fs::remove(path);
+  }
+
+  PrepareReport report_of_finished() const {
+    const TokenShards shards(options_.out);
+    PrepareReport report;
+    report.files = files_.size();
+    report.train = shards.counts(ShardSet::train);
+    report.held_out = shards.counts(ShardSet::held_out);
+    report.sha256 = shards.sha256();
+    return report;
   }
 
   void restore() {
@@ -241,7 +271,7 @@ class Preparation {
       }
       if (!behind) continue;  // inside of a document
       if (hooks_.interrupted && hooks_.interrupted()) return false;
-      if (Clock::now() - recorded_ >= kBetweenStates) record_state();
+      if (Clock::now() - recorded_ >= options_.between_states) record_state();
     }
     duplicates_ = dropped;
     return true;

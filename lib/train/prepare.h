@@ -4,6 +4,7 @@
 // alone, so the bytes are the same for any number of threads, and for a preparation that was stopped and went on.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -27,9 +28,10 @@ struct PrepareOptions {
   bool deduplicate = false;  // a document that came before is dropped
   std::string end_token;     // its id, its piece or "none"; empty: the tokenizer's own, 10 of bytes
   std::uint64_t shard_tokens = std::uint64_t{1} << 26;
-  int threads = 1;      // that encode
-  bool resume = false;  // goes on with an unfinished preparation
-  bool force = false;   // removes the shards that are there
+  int threads = 1;                                 // that encode
+  bool resume = false;                             // goes on with an unfinished preparation
+  bool force = false;                              // removes the shards that are there
+  std::chrono::milliseconds between_states{3000};  // how much work a preparation loses that is killed
 };
 
 struct PrepareProgress {
