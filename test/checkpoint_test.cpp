@@ -141,14 +141,14 @@ TEST_CASE_METHOD(Fixture, "the old checkpoint stays whichever write, fsync or re
   trainer->train_step(token_array(2, 3, 5, 2), token_array(2, 3, 5, 3));
   faults::reset();
   save_checkpoint(*trainer, folder / "c.samba");
-  const int writes = faults::writes;
+  const int writes = faults::write.calls.load();
   REQUIRE(writes > 4);
   for (int failing = 1; failing <= writes + 2; ++failing) {
     faults::reset();
     faults::error = failing <= writes ? ENOSPC : EIO;
-    if (failing <= writes) faults::failing_write = failing;
-    if (failing == writes + 1) faults::failing_fsync = 1;
-    if (failing == writes + 2) faults::failing_rename = 1;
+    if (failing <= writes) faults::write.failing = failing;
+    if (failing == writes + 1) faults::fsync.failing = 1;
+    if (failing == writes + 2) faults::rename.failing = 1;
     INFO("fault " << failing);
     try {
       save_checkpoint(*trainer, folder / "a.samba");

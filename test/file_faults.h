@@ -1,5 +1,5 @@
-// Faults of the file system on demand. Included by one source file of a test program: its definitions take the place of
-// the C library's write, fsync and rename.
+// Faults of the file system on demand, for any number of threads. Included by one source file of a test program: its
+// definitions take the place of the C library's write, pwrite, read, fsync, close and rename.
 #pragma once
 
 #include <fcntl.h>
@@ -8,28 +8,33 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 
 namespace samba::faults {
 
-// A call number counts down to the faulty call: 1 is the next one, 0 is none.
-inline int failing_write = 0;
-inline int failing_fsync = 0;
-inline int failing_rename = 0;
-inline int error = 0;               // the errno of the failing call
-inline std::size_t most_bytes = 0;  // a write moves at most this many bytes; 0: no limit
-inline int writes = 0, fsyncs = 0;
+// `failing` counts down to the faulty call: 1 is the next one, 0 is none. `calls` counts them since reset().
+struct Call {
+  std::atomic<int> failing = 0;
+  std::atomic<int> calls = 0;
+};
+inline Call write, pwrite, read, fsync, close, rename;
+inline std::atomic<int> error = 0;               // the errno of the failing call
+inline std::atomic<std::size_t> most_bytes = 0;  // a write moves at most this many bytes; 0: no limit
 
 inline void reset() {
-  failing_write = failing_fsync = failing_rename = 0;
+  for (Call* call : {&write, &pwrite, &read, &fsync, &close, &rename}) call->failing = call->calls = 0;
   error = 0;
   most_bytes = 0;
-  writes = fsyncs = 0;
 }
 
-inline bool fails(int& countdown) {
-  if (countdown == 0 || --countdown > 0) return false;
+inline bool fails(Call& call) {
+  ++call.calls;
+  int left = call.failing;
+  while (left > 0 && !call.failing.compare_exchange_weak(left, left - 1)) {
+  }
+  if (left != 1) return false;
   errno = error;
   return true;
 }
@@ -39,20 +44,36 @@ inline bool fails(int& countdown) {
 extern "C" {
 
 ssize_t write(int descriptor, const void* data, size_t bytes) {
-  ++samba::faults::writes;
-  if (samba::faults::fails(samba::faults::failing_write)) return -1;
-  if (samba::faults::most_bytes > 0) bytes = std::min(bytes, samba::faults::most_bytes);
+  if (samba::faults::fails(samba::faults::write)) return -1;
+  if (samba::faults::most_bytes > 0) bytes = std::min<std::size_t>(bytes, samba::faults::most_bytes);
   return ::syscall(SYS_write, descriptor, data, bytes);
 }
 
+ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t at) {
+  if (samba::faults::fails(samba::faults::pwrite)) return -1;
+  return ::syscall(SYS_pwrite64, descriptor, data, bytes, at);
+}
+
+ssize_t read(int descriptor, void* data, size_t bytes) {
+  if (samba::faults::fails(samba::faults::read)) return -1;
+  return ::syscall(SYS_read, descriptor, data, bytes);
+}
+
 int fsync(int descriptor) {
-  ++samba::faults::fsyncs;
-  if (samba::faults::fails(samba::faults::failing_fsync)) return -1;
+  if (samba::faults::fails(samba::faults::fsync)) return -1;
   return static_cast<int>(::syscall(SYS_fsync, descriptor));
 }
 
+// The descriptor is gone all the same, as on Linux.
+int close(int descriptor) {
+  const bool fails = samba::faults::fails(samba::faults::close);
+  const auto result = static_cast<int>(::syscall(SYS_close, descriptor));
+  if (fails) errno = samba::faults::error;
+  return fails ? -1 : result;
+}
+
 int rename(const char* from, const char* to) noexcept {
-  if (samba::faults::fails(samba::faults::failing_rename)) return -1;
+  if (samba::faults::fails(samba::faults::rename)) return -1;
   return static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
 }
 

@@ -36,7 +36,7 @@ TEST_CASE("a file is written with mode 0644 less the umask, and is durable with 
   REQUIRE(::stat((folder / "a").c_str(), &status) == 0);
   CHECK((status.st_mode & 0777) == 0640);
   CHECK(read_file(folder / "a") == "first");
-  CHECK(faults::fsyncs == 2);
+  CHECK(faults::fsync.calls.load() == 2);
   write_file_atomically(folder / "a", "second");
   CHECK(read_file(folder / "a") == "second");
   CHECK(folder.entries() == 1);
@@ -56,13 +56,13 @@ TEST_CASE("the old file stays, and no temporary file, whichever call fails") {
     faults::reset();
   };
   faults::error = ENOSPC;
-  faults::failing_write = 1;
+  faults::write.failing = 1;
   fails("disk full");
   faults::error = EIO;
-  faults::failing_fsync = 1;
+  faults::fsync.failing = 1;
   fails("fsync");
   faults::error = EIO;
-  faults::failing_rename = 1;
+  faults::rename.failing = 1;
   fails("rename");
 }
 
@@ -70,7 +70,7 @@ TEST_CASE("the disk-full message says so") {
   faults::reset();
   const TemporaryFolder folder;
   faults::error = ENOSPC;
-  faults::failing_write = 1;
+  faults::write.failing = 1;
   const Error error = error_of([&] { write_file_atomically(folder / "a", "new"); });
   CHECK(std::string(error.what()).find("No space left on device") != std::string::npos);
   CHECK(folder.entries() == 0);
@@ -81,9 +81,9 @@ TEST_CASE("short and interrupted writes are continued") {
   const TemporaryFolder folder;
   faults::most_bytes = 3;
   faults::error = EINTR;
-  faults::failing_write = 2;
+  faults::write.failing = 2;
   write_file_atomically(folder / "a", "0123456789");
-  CHECK(faults::writes == 5);
+  CHECK(faults::write.calls.load() == 5);
   faults::reset();
   CHECK(read_file(folder / "a") == "0123456789");
 }

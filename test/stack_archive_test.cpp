@@ -541,15 +541,15 @@ TEST_CASE_METHOD(Fixture, "the old stack archive stays whichever write, fsync or
   state["step"] = 4;
   faults::reset();
   write_stack_archive(folder / "c.samba", state, float_parameters(), float_moments());
-  const int writes = faults::writes;
+  const int writes = faults::write.calls.load();
   REQUIRE(writes == 4 + 5);
-  CHECK(faults::fsyncs == 2);  // the file and its folder
+  CHECK(faults::fsync.calls.load() == 2);  // the file and its folder
   for (int failing = 1; failing <= writes + 2; ++failing) {
     faults::reset();
     faults::error = failing <= writes ? ENOSPC : EIO;
-    if (failing <= writes) faults::failing_write = failing;
-    if (failing == writes + 1) faults::failing_fsync = 1;
-    if (failing == writes + 2) faults::failing_rename = 1;
+    if (failing <= writes) faults::write.failing = failing;
+    if (failing == writes + 1) faults::fsync.failing = 1;
+    if (failing == writes + 2) faults::rename.failing = 1;
     INFO("fault " << failing);
     try {
       write_stack_archive(folder / "a.samba", state, float_parameters(), float_moments());
