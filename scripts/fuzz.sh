@@ -39,15 +39,17 @@ fi
 
 # One reader, once. Adds a line to runs.tsv: reader, seconds, CPU seconds, executions, edges covered, found.
 one() {
-  local reader=$1 log usage before after status=0
-  mkdir -p "$work/corpus/$reader" "$work/found/$reader" "$work/log" "$work/tmp/$reader"
+  local reader=$1 log tmp usage before after status=0
+  mkdir -p "$work/corpus/$reader" "$work/found/$reader" "$work/log"
+  # Every input becomes a file: in memory where the system has a place for that.
+  if [ -w /dev/shm ]; then tmp=$(mktemp -d /dev/shm/samba-fuzz.XXXXXX); else tmp=$(mktemp -d); fi
   log=$work/log/$reader.$(date +%Y%m%dT%H%M%S)
   before=$(ls "$work/found/$reader" | wc -l)
   TIMEFORMAT='%R %U %S'
-  usage=$( { time TMPDIR="$work/tmp/$reader" "$fuzz" "--reader=$reader" -max_total_time="$seconds" -timeout=20 \
+  usage=$( { time TMPDIR="$tmp" "$fuzz" "--reader=$reader" -max_total_time="$seconds" -timeout=20 \
     -rss_limit_mb=3000 -malloc_limit_mb=1024 -max_len=70000 -print_final_stats=1 \
     -artifact_prefix="$work/found/$reader/" "$work/corpus/$reader" "$work/seeds/$reader" >"$log" 2>&1; } 2>&1 ) || status=$?
-  rm -rf "$work/tmp/$reader"
+  rm -rf "$tmp"
   after=$(ls "$work/found/$reader" | wc -l)
   awk -v reader="$reader" -v found=$((after - before)) -v usage="$usage" -v status="$status" '
     match($0, /cov: [0-9]+/) { edges = substr($0, RSTART + 5, RLENGTH - 5) }

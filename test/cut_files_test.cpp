@@ -82,8 +82,22 @@ Borders borders_of_json(const std::string& file) {
   return borders;
 }
 
+// Of a folder's file, which stands behind the byte that names it.
+Borders borders_in_folder(const std::string& reader, const std::string& file) {
+  const std::string content = file.substr(1);
+  Borders borders;
+  if (reader == "token_shards") {  // records of 24 bytes, ids of 2, bits
+    for (std::size_t at = 0; at <= content.size(); at += content[0] == '{' ? 5 : 24) borders.push_back(at);
+  } else {
+    borders = content[0] == '{' ? borders_of_json(content) : borders_of_safetensors(content);
+  }
+  for (std::size_t& border : borders) ++border;
+  return borders;
+}
+
 Borders borders_of(const std::string& reader, const std::string& file) {
   Borders borders;
+  if (reader == "own_folder" || reader == "token_shards") borders = borders_in_folder(reader, file);
   if (reader == "samba_archive") borders = borders_of_frame(file, kArchiveMagic);
   if (reader == "stack_archive") borders = borders_of_frame(file, kStackMagic);
   if (reader == "block_file" || reader == "state_file" || reader == "safetensors")
@@ -104,7 +118,7 @@ std::vector<std::string> sound_files(const std::string& reader) {
     if (run(*find_reader(reader), bytes_of(file), Digests::as_they_are)) sound.push_back(file);
   }
   // Of those that differ in their text alone a few are enough.
-  if (sound.size() > 3) sound.resize(3);
+  if (sound.size() > 3 && reader != "own_folder" && reader != "token_shards") sound.resize(3);
   return sound;
 }
 
@@ -112,9 +126,9 @@ bool is_read(const std::string& reader, const std::string& file) {
   return run(*find_reader(reader), bytes_of(file), Digests::as_they_are);
 }
 
-const std::vector<std::string> kWithDigests{"samba_archive", "stack_archive", "legacy_json",
-                                            "block_file",    "state_file",    "mlp_checkpoint"};
-const std::vector<std::string> kWithout{"safetensors", "gguf", "torch"};
+const std::vector<std::string> kWithDigests{"samba_archive", "stack_archive",  "legacy_json", "block_file",
+                                            "state_file",    "mlp_checkpoint", "token_shards"};
+const std::vector<std::string> kWithout{"safetensors", "gguf", "torch", "own_folder"};
 
 std::vector<std::string> all_forms() {
   std::vector<std::string> forms = kWithDigests;

@@ -59,12 +59,20 @@ void read_gguf_file(Bytes input);
 void read_torch_pickle(Bytes input);
 void read_foreign_folder(Bytes input);
 
+void read_own_folder(Bytes input);
+void read_token_shards(Bytes input);
+void read_stopped_preparation(Bytes input);
+void read_run_folder(Bytes input);
+void read_hashes_file(Bytes input);
+void read_documents(Bytes input);
+
 void read_tokenizer_json_text(Bytes input);
 void read_sentencepiece_model(Bytes input);
 void read_chat_template_source(Bytes input);
 
 void read_strict_json(Bytes input);
 void read_train_config(Bytes input);
+void read_stack_config(Bytes input);
 void read_foreign_config(Bytes input);
 void read_csv_rows(Bytes input);
 void read_metrics(Bytes input);

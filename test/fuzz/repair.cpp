@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "samba/core/error.h"
+#include "samba/core/json_limits.h"
 #include "samba/core/sha256.h"
 #include "samba/formats/canonical_json.h"
+#include "samba/formats/token_shards.h"
 
 namespace samba::fuzz {
 
@@ -81,6 +83,28 @@ std::optional<std::string> repaired_payload(std::string_view file, bool short_es
   } catch (const Error&) {
     return std::nullopt;
   }
+}
+
+std::optional<std::string> repaired_shard_index(std::string_view index, std::string_view file,
+                                                std::string_view content) {
+  if (!parse_bounded(index).is_object()) return std::nullopt;
+  auto fields = nlohmann::ordered_json::parse(index);
+  fields.erase("sha256");
+  // "train-00001.tokens"
+  const std::size_t dash = file.find('-'), point = file.find('.');
+  if (file != kShardsIndex && dash != std::string_view::npos && point != std::string_view::npos) {
+    const std::string set(file.substr(0, dash)), extension(file.substr(point + 1));
+    const std::size_t number = std::stoul(std::string(file.substr(dash + 1, point - dash - 1)));
+    fields.at("sets").at(set).at("shards").at(number).at("sha256").at(extension) = sha256_hex(content);
+  }
+  return sealed_index(std::move(fields));
+}
+
+std::optional<std::string> repaired_progress(std::string_view progress, std::string_view settings_of) {
+  Json fields = parse_bounded(progress);
+  if (!fields.is_object()) return std::nullopt;
+  fields["settings"] = Json::parse(settings_of)["settings"];
+  return fields.dump();
 }
 
 }  // namespace samba::fuzz

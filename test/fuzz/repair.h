@@ -18,4 +18,12 @@ std::optional<std::string> repaired_seal(std::string file);
 // asked.
 std::optional<std::string> repaired_payload(std::string_view file, bool short_escapes);
 
+// The index of token shards in which a file of the folder has this content: its digest, where the file is another one
+// than the index, and that of the index itself. Empty for what is no JSON object.
+std::optional<std::string> repaired_shard_index(std::string_view index, std::string_view file,
+                                                std::string_view content);
+
+// progress.json with the settings of another one. Empty for what is no JSON object.
+std::optional<std::string> repaired_progress(std::string_view progress, std::string_view settings_of);
+
 }  // namespace samba::fuzz

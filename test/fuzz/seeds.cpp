@@ -10,11 +10,12 @@
 #include "samba/blocks/module.h"
 #include "samba/convert/convert.h"
 #include "samba/core/json_fields.h"
+#include "samba/formats/file_hashes.h"
+#include "samba/formats/zstd_frame.h"
 #include "samba/generate/state_file.h"
 #include "samba/numerics/generator.h"
 #include "samba/train/checkpoint.h"
 #include "samba/train/mlp_checkpoint.h"
-#include "samba/train/trainer.h"
 #include "temporary_folder.h"
 
 namespace samba::fuzz {
@@ -45,38 +46,18 @@ void add(std::vector<std::string>& to, std::vector<std::string> more, const std:
   for (std::string& one : more) to.push_back(before + one);
 }
 
-Array ids_of(Index rows, Index length, Index vocab) {
-  Array ids(DType::int32, {rows, length});
-  auto values = ids.values<std::int32_t>();
-  for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = static_cast<std::int32_t>(static_cast<Index>(3 * i) % vocab);
-  return ids;
-}
-
-StackConfig stack_of(const char* json) { return stack_config_from_json(parse_json(json, "seed")); }
-
 // A checkpoint after one step; what else it becomes.
 void add_models(Seeds& seeds, const Path& folder) {
-  OptimizerSettings settings;
-  settings.max_norm = 0.5;
-  ScheduleFields schedule;
-  schedule.kind = "cosine";
-  schedule.peak_lr = 0.01;
-  schedule.warmup_steps = 1;
-  schedule.total_steps = 9;
-  const auto trained = [&](const StackConfig& config) {
-    const Path path = folder / "model.samba";
-    auto trainer = SambaTrainer::create(reference_executor(), config, 3, settings, Schedule(schedule));
-    trainer->train_step(ids_of(1, 3, config.vocab), ids_of(1, 3, config.vocab));
-    save_checkpoint(*trainer, path);
-    return path;
+  const auto saved = [&](const StackConfig& config) {
+    save_checkpoint(*trained(config), folder / "model.samba");
+    return folder / "model.samba";
   };
   const auto converted = [&](const Path& from, const std::string& name, const ConvertOptions& options) {
     fs::remove_all(folder / name);
     convert_model(find_model(from), folder / name, options);
     return folder / name;
   };
-  const Path general = trained(stack_of(
+  const Path general = saved(stack_of(
       R"({"vocab": 5, "d_model": 4, "tie_embeddings": false,
           "layers": [{"kind": "transformer", "n_heads": 2, "n_kv_heads": 1, "intermediate": 3}]})"));
   seeds["stack_archive"].push_back(read_file(general));
@@ -90,7 +71,7 @@ void add_models(Seeds& seeds, const Path& folder) {
   ConvertOptions gguf;
   gguf.target = ConvertTarget::gguf;
   seeds["gguf"].push_back(read_file(converted(
-      trained(stack_of(R"({"vocab": 5, "d_model": 8, "norm_eps": 1e-6, "layers": [{"kind": "transformer", "n_heads": 2,
+      saved(stack_of(R"({"vocab": 5, "d_model": 8, "norm_eps": 1e-6, "layers": [{"kind": "transformer", "n_heads": 2,
                                                                    "intermediate": 6}]})")),
       "model.gguf", gguf)));
 }
@@ -242,6 +223,10 @@ void add_texts(Seeds& seeds) {
 
 void add_text_files(Seeds& seeds) {
   add(seeds["train_config"], files_of("configs", ".json", 4000));
+  for (const std::string& config : seeds["train_config"]) {
+    const Json json = Json::parse(config);
+    if (json.contains("model")) seeds["stack_config"].push_back(json["model"].dump());
+  }
   add(seeds["foreign_config"], files_of("test/huggingface/folders", "config.json", 4000));
   add(seeds["json"], files_of("configs", ".json", 1200));
   add(seeds["json"], files_of("test/golden/columns", ".json", 2000));
@@ -283,6 +268,45 @@ void add_foreign_files(Seeds& seeds) {
   folder.push_back('\7' + read_file(kSource / "test/golden/core/linear_1x1x1.safetensors"));
 }
 
+// Every file of a folder behind the byte that names it.
+void add_folder(std::vector<std::string>& to, const Files& files) {
+  char number = 0;
+  for (const auto& [name, content] : files) to.push_back(number++ + content);
+}
+
+void add_folders(Seeds& seeds, const Path& folder) {
+  add_folder(seeds["own_folder"], sound_folder());
+  add_folder(seeds["token_shards"], sound_shards());
+  add_folder(seeds["run_folder"], sound_run());
+  seeds["preparation"].push_back(stopped_preparation().files.at("progress.json"));
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    fs::copy_file(kSource / "test/huggingface/folders/llama" / name, folder / name);
+  }
+  seeds["hashes"].push_back(read_file(write_hashes(folder)));
+
+  const std::string text = "one line\nand two\n\nthree\n";
+  const std::string lines = "{\"text\": \"one\"}\n{\"prompt\": \"2+2=\", \"completion\": \"4\"}\n";
+  const auto gzip = [](const char* deflated, std::size_t size) {  // what gzip makes, without a name or a time
+    return std::string("\x1F\x8B\x08\0\0\0\0\0\x02\xFF", 10) + std::string(deflated, size);
+  };
+  const auto zstd = [](const std::string& content) {
+    const std::vector<std::byte> frame = zstd_compress(std::as_bytes(std::span(content)));
+    return std::string(reinterpret_cast<const char*>(frame.data()), frame.size());
+  };
+  std::vector<std::string>& documents = seeds["documents"];
+  for (const char unit : {'\0', '\6', '\x0C'}) documents.push_back(unit + text);
+  documents.push_back('\1' + lines);
+  documents.push_back('\2' + gzip("\xCB\xCF\x4B\x55\xC8\xC9\xCC\x4B\xE5\x4A\xCC\x4B\x51\x28\x29\xCF\xE7\xE2\x2A"
+                                  "\xC9\x28\x4A\x4D\xE5\x02\0\x24\x6A\x89\xE0\x18\0\0\0",
+                                  34));
+  documents.push_back('\3' + gzip("\xAB\x56\x2A\x49\xAD\x28\x51\xB2\x52\x50\xCA\xCF\x4B\x55\xAA\xE5\xAA\x56\x2A"
+                                  "\x28\xCA\xCF\x2D\0\x8B\x18\x69\x1B\xD9\x2A\xE9\x28\x28\x25\x03\x05\x72\x52\x4B"
+                                  "\x32\xF3\xF3\x40\xA2\x26\x40\x55\0\xC3\x50\xD2\x98\x36\0\0\0",
+                                  56));
+  documents.push_back('\4' + zstd(text));
+  documents.push_back('\5' + zstd(lines));
+}
+
 }  // namespace
 
 std::map<std::string, std::vector<std::string>> make_seeds() {
@@ -298,6 +322,8 @@ std::map<std::string, std::vector<std::string>> make_seeds() {
   add_texts(seeds);
   add_text_files(seeds);
   add_foreign_files(seeds);
+  fs::create_directory(folder / "hashed");
+  add_folders(seeds, folder / "hashed");
   return seeds;
 }
 

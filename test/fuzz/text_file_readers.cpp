@@ -4,6 +4,8 @@
 #include "samba/convert/mamba_ssm_config.h"
 #include "samba/core/json_fields.h"
 #include "samba/formats/canonical_json.h"
+#include "samba/model/registry.h"
+#include "samba/model/stack_config.h"
 #include "samba/train/data.h"
 #include "samba/train/mlp_data.h"
 #include "samba/train/mlp_run.h"
@@ -32,6 +34,15 @@ void read_train_config(Bytes input) {
   const nlohmann::json resolved = resolved_json(parse_train_config(json, "/"));
   expect(nlohmann::json(resolved_json(parse_train_config(resolved, "/"))) == resolved,
          "a resolved configuration gives itself");
+}
+
+// The model alone, as `samba inspect` plans for it.
+void read_stack_config(Bytes input) {
+  const StackConfig config = stack_config_from_json(json_of(input));
+  expect(stack_config_from_json(config_to_json(config)) == config, "a configuration that is written reads back");
+  Registry(config).total();
+  position_limit(config);
+  inference_only_reason(config);
 }
 
 void read_foreign_config(Bytes input) {
