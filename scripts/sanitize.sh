@@ -25,8 +25,8 @@ case $what in
   thread)
     tests=("$@")
     [ $# -gt 0 ] || tests=(thread_team_test core_kernels_test linear_cpu_test attention_kernels_test mamba1_kernels_test
-      mamba2_kernels_test mamba3_kernels_test packed_kernels_test decode_batch_test general_training_test tokenizer_test
-      verify_suites_test)
+      mamba2_kernels_test mamba3_kernels_test packed_kernels_test decode_batch_test general_training_test ranks_test
+      rank_faults_test prepare_test tokenizer_test verify_suites_test)
     cmake --preset threads >/dev/null
     cmake --build build/threads --target "${tests[@]}"
     export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
