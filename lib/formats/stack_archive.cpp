@@ -24,6 +24,17 @@ struct StoredBytes {
   std::span<const std::byte> stored;
 };
 
+// What the header says of a tensor but for its bytes. Error(value) for one that the format does not hold.
+StackTensor described(const StackTensorSource& source, TensorRole role) {
+  StackTensor tensor;
+  tensor.role = role;
+  tensor.name = source.name;
+  tensor.dtype = source.dtype;
+  tensor.shape = source.shape;
+  tensor.raw_bytes = check_stack_tensor(source.name, source.dtype, source.shape, role);
+  return tensor;
+}
+
 void load(const StackTensorSource& source, StackTensor& tensor, TensorCodec codec, StoredBytes& bytes) {
   bytes.raw.resize(static_cast<std::size_t>(tensor.raw_bytes));
   source.read(bytes.raw);
@@ -51,12 +62,8 @@ class Writer {
     Json entries = Json::array();
     for (const StackTensorSource& source : sources) {
       StackTensor tensor;
-      tensor.role = role;
-      tensor.name = source.name;
-      tensor.dtype = source.dtype;
-      tensor.shape = source.shape;
       try {
-        tensor.raw_bytes = check_stack_tensor(source.name, source.dtype, source.shape, role);
+        tensor = described(source, role);
       } catch (const Error& error) {
         refuse_value("cannot save " + path_.string() + ": the tensor " + source.name + ": " + error.what());
       }
@@ -138,12 +145,8 @@ std::string stack_archive_header(const Path& path, const Json& state, std::span<
   const auto entries = [&](std::span<const StackTensorSource> sources, TensorRole role) {
     Json list = Json::array();
     for (const StackTensorSource& source : sources) {
-      StackTensor tensor;
-      tensor.role = role;
-      tensor.name = source.name;
-      tensor.dtype = source.dtype;
-      tensor.shape = source.shape;
-      tensor.stored_bytes = tensor.raw_bytes = check_stack_tensor(source.name, source.dtype, source.shape, role);
+      StackTensor tensor = described(source, role);
+      tensor.stored_bytes = tensor.raw_bytes;
       tensor.sha256 = sha256[next++];
       list.push_back(stack_tensor_to_json(tensor));
     }

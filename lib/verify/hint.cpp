@@ -224,7 +224,7 @@ class Search {
     struct Function {
       const char* name;
       float (*ours)(float);
-      double (*library)(double);
+      double (*libm)(double);
     };
     const Function functions[] = {
         {"exp", elementary::exp, std::exp},
@@ -249,7 +249,7 @@ class Search {
         return told(std::string(function.name) + " of " + x.name,
                     {{"subnormal values kept: a flush is missing", [&](Index i) { return function.ours(values[i]); }},
                      {"the function of a library, in double precision",
-                      [&](Index i) { return static_cast<float>(function.library(static_cast<double>(values[i]))); }},
+                      [&](Index i) { return static_cast<float>(function.libm(static_cast<double>(values[i]))); }},
                      {"no function at all: the input itself", [&](Index i) { return values[i]; }}});
       }
     }
