@@ -163,7 +163,8 @@ std::map<std::string, FileHashes> read_hashes(const Path& path) {
     const json& listed = fields.required("files");
     if (!listed.is_object()) fields.refuse("files", "an object of file names");
     for (const auto& [name, value] : listed.items()) {
-      if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
+      if (name.empty() || name == "." || name == ".." ||
+          name.find_first_of(std::string_view("/\0", 2)) != std::string::npos) {
         fields.refuse("files", "names of files in the same folder");
       }
       files.emplace(name, from_json(value, fields.pointer_to("files") + "/" + name));

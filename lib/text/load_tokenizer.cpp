@@ -14,13 +14,15 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{256} << 20;
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> load_tokenizer(const Path& path) {
+std::unique_ptr<Tokenizer> load_tokenizer(const Path& given) {
   namespace fs = std::filesystem;
-  if (fs::is_directory(path)) {
-    for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-      if (fs::exists(path / name)) return load_tokenizer(path / name);
+  Path path = given;
+  if (fs::is_directory(given)) {
+    path = given / "tokenizer.json";
+    if (!fs::exists(path)) path = given / "tokenizer.model";
+    if (!fs::is_regular_file(path)) {
+      refuse_value(given.string() + ": the folder has neither tokenizer.json nor tokenizer.model");
     }
-    refuse_value(path.string() + ": the folder has neither tokenizer.json nor tokenizer.model");
   }
   if (is_gguf(path)) {
     return read_gguf_tokenizer(read_gguf_metadata(path), path.string());

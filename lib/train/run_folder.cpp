@@ -60,7 +60,7 @@ std::string named_checkpoint(const Path& folder, const char* file) {
   std::string name = read_file(latest, 4096);
   while (!name.empty() && (name.back() == '\n' || name.back() == '\r')) name.pop_back();
   const Path relative = name;
-  const bool outside = relative.is_absolute() ||
+  const bool outside = relative.is_absolute() || name.find('\0') != std::string::npos ||
                        std::any_of(relative.begin(), relative.end(), [](const Path& part) { return part == ".."; });
   if (name.empty() || outside) {
     refuse_corrupt(file, latest.string() + " must hold the name of a checkpoint inside the run, got \"" + name + "\"");
