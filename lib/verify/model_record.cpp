@@ -5,7 +5,6 @@
 #include "samba/verify/schema.h"
 #include "samba/verify/slices.h"
 #include "samba/verify/state_pieces.h"
-#include "samba/verify/training.h"
 
 namespace samba::verify {
 namespace {

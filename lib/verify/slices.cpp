@@ -1,5 +1,6 @@
 #include "samba/verify/slices.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "samba/core/error.h"
@@ -76,6 +77,13 @@ Index argmax(std::span<const float> values) {
     if (values[i] > values[best]) best = i;
   }
   return static_cast<Index>(best);
+}
+
+Array token_array(Index batch, Index length, std::span<const std::int32_t> ids) {
+  Array array(DType::int32, {batch, length});
+  if (array.size() != static_cast<Index>(ids.size())) throw Error(ErrorKind::internal, "token_array: wrong length");
+  std::copy(ids.begin(), ids.end(), array.values<std::int32_t>().begin());
+  return array;
 }
 
 }  // namespace samba::verify

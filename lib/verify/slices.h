@@ -1,4 +1,4 @@
-// Inside lib/verify: parts of dense arrays.
+// Inside lib/verify: parts of dense arrays, and arrays of tokens.
 #pragma once
 
 #include <span>
@@ -14,5 +14,8 @@ Array join(std::span<const Array> parts, std::size_t axis);
 Array reshaped(ConstArray array, Shape shape);  // the same number of elements
 // The index of the largest value, the lowest on ties.
 Index argmax(std::span<const float> values);
+
+// int32 (batch, length).
+Array token_array(Index batch, Index length, std::span<const std::int32_t> ids);
 
 }  // namespace samba::verify

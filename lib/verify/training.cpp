@@ -60,13 +60,6 @@ Array token_array(const json& lists) {
   return array;
 }
 
-Array token_array(Index batch, Index length, std::span<const std::int32_t> ids) {
-  Array array(DType::int32, {batch, length});
-  if (array.size() != static_cast<Index>(ids.size())) throw Error(ErrorKind::internal, "token_array: wrong length");
-  std::copy(ids.begin(), ids.end(), array.values<std::int32_t>().begin());
-  return array;
-}
-
 void check_step(Checker& check, SambaTrainer& trainer, ConstArray ids, ConstArray targets, const json& record,
                 const std::string& where) {
   const StepResult result = trainer.train_step(std::move(ids), std::move(targets));

@@ -10,6 +10,7 @@
 #include "samba/train/schedule.h"
 #include "samba/train/trainer.h"
 #include "samba/verify/runner.h"
+#include "samba/verify/slices.h"
 
 namespace samba::verify {
 
@@ -24,7 +25,6 @@ std::unique_ptr<SambaTrainer> make_trainer(Executor& executor, const SambaConfig
 
 // int32 (batch, length) of nested lists of integers, whatever their rank; int64 where a value needs it.
 Array token_array(const json& lists);
-Array token_array(Index batch, Index length, std::span<const std::int32_t> ids);
 
 // Takes a step and compares it with its record (golden/README.md section 5, stack_train point 4).
 void check_step(Checker& check, SambaTrainer& trainer, ConstArray ids, ConstArray targets, const json& record,

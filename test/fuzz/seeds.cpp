@@ -77,24 +77,22 @@ void add_models(Seeds& seeds, const Path& folder) {
 }
 
 void add_blocks(Seeds& seeds, const Path& folder) {
-  for (const auto& [kind, options] : {std::pair{"transformer", R"({"n_heads": 2})"}, std::pair{"mamba3", "{}"}}) {
-    const Index width = kind == std::string("mamba3") ? 32 : 4;
-    StackConfig config =
-        stack_config_from_json({{"vocab", 3}, {"d_model", width}, {"layers", {[&] {
-                                                                     Json layer = Json::parse(options);
-                                                                     layer["kind"] = kind;
-                                                                     if (kind == std::string("transformer"))
-                                                                       layer["intermediate"] = 3;
-                                                                     return layer;
-                                                                   }()}}});
+  for (const std::string kind : {"transformer", "mamba3"}) {
+    const bool transformer = kind == "transformer";
+    const Json options = transformer ? Json{{"n_heads", 2}} : Json::object();
+    Json layer = options;
+    layer["kind"] = kind;
+    if (transformer) layer["intermediate"] = 3;
+    const StackConfig config =
+        stack_config_from_json(Json{{"vocab", 3}, {"d_model", transformer ? 4 : 32}, {"layers", Json::array({layer})}});
     Generator generator(5);
     const SambaStack stack(reference_executor(), config, generator, SambaStack::Use::inference);
     WeightMap weights;
     for (const auto& [name, weight] : stack.stored_weights()) {
       if (name.starts_with("layers.0.")) weights.emplace(name.substr(9), weight);
     }
-    const BlockModule block(reference_executor(), kind, Json::parse(options),
-                            ConstWeightMap(weights.begin(), weights.end()), BlockModule::Use::inference);
+    const BlockModule block(reference_executor(), kind, options, ConstWeightMap(weights.begin(), weights.end()),
+                            BlockModule::Use::inference);
     block.save(folder / "block");
     seeds["block_file"].push_back(read_file(folder / "block"));
   }
