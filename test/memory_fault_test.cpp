@@ -42,4 +42,18 @@ TEST_CASE("threads that cannot be started are a message and exit code 4") {
 #endif
 }
 
+TEST_CASE("a wrong address that no failed allocation explains ends the program by the signal itself") {
+#if !defined(__SANITIZE_ADDRESS__)
+  const TinyRun run;
+  Command command({"train", "--config", run.file("tiny.json"), "--out", run.file("run"), "--set", "steps=1000000",
+                   "--set", "schedule.total_steps=1000000", "--progress", "never"},
+                  0, "/dev/null", [&] { write_text(run.path() / "pid", std::to_string(::getpid())); });
+  while (!std::filesystem::exists(run.path() / "run/metrics.jsonl")) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ::kill(std::stoi(read_file(run.path() / "pid")), SIGSEGV);
+  CHECK(command.finish().code == 128 + SIGSEGV);
+#endif
+}
+
 }  // namespace samba

@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <new>
@@ -18,7 +20,9 @@ namespace {
 constexpr int kResourceExitCode = 4;
 constexpr std::size_t kReserve = std::size_t{64} << 10;  // below what malloc would give back to the system
 
-void* reserve = nullptr;
+std::atomic<void*> reserve{nullptr};
+std::atomic<bool> memory_failed{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler reads it");
 
 [[noreturn]] void end(std::string_view message) {
   (void)!::write(STDERR_FILENO, message.data(), message.size());
@@ -26,15 +30,15 @@ void* reserve = nullptr;
 }
 
 void on_failed_allocation() {
-  std::free(reserve);
-  reserve = nullptr;
+  memory_failed = true;
+  std::free(reserve.exchange(nullptr));
   throw std::bad_alloc();
 }
 
 // Some that may not throw allocate: a destructor of a JSON value, parts of the standard library. The exception is not
 // always to be seen here, but where an allocation has failed before, it was that.
 void on_terminate() {
-  bool out_of_memory = reserve == nullptr;
+  bool out_of_memory = memory_failed;
   try {
     if (const std::exception_ptr failure = std::current_exception()) std::rethrow_exception(failure);
   } catch (const std::bad_alloc&) {
@@ -42,13 +46,16 @@ void on_terminate() {
   } catch (...) {
   }
   if (!out_of_memory) std::abort();
-  std::free(reserve);
+  std::free(reserve.exchange(nullptr));
   remove_temporaries(true);
   end("samba: out of memory\n");
 }
 
 // Before other objects of the program are made, which takes memory too.
-[[gnu::constructor(101)]] void prepare_early() { std::set_terminate(on_terminate); }
+[[gnu::constructor(101)]] void prepare_early() {
+  std::set_new_handler(on_failed_allocation);
+  std::set_terminate(on_terminate);
+}
 
 void on_lost_page(int) {
   remove_temporaries(false);
@@ -56,15 +63,18 @@ void on_lost_page(int) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__)
-// A JSON value whose memory failed half-way is not whole, and its destructor follows a null pointer. Where no
-// allocation has failed, the signal takes its usual way.
-void on_wrong_address(int) {
-  if (reserve != nullptr) {
-    std::signal(SIGSEGV, SIG_DFL);
-    return;
+// A JSON value whose memory failed half-way is not whole, and its destructor follows a null pointer: that is told as
+// what it is. Any other address, any before an allocation failed, and a signal that another process sent takes its
+// usual way, with a core dump at the place of the fault.
+void on_wrong_address(int, siginfo_t* info, void*) {
+  constexpr std::uintptr_t kBesideNull = 4096;
+  const bool null_followed = info->si_code > 0 && reinterpret_cast<std::uintptr_t>(info->si_addr) < kBesideNull;
+  if (memory_failed && null_followed) {
+    remove_temporaries(false);
+    end("samba: out of memory\n");
   }
-  remove_temporaries(false);
-  end("samba: out of memory\n");
+  std::signal(SIGSEGV, SIG_DFL);
+  std::raise(SIGSEGV);  // comes when this returns
 }
 #endif
 
@@ -79,7 +89,8 @@ void prepare_last_resort() {
   ::sigemptyset(&action.sa_mask);
   ::sigaction(SIGBUS, &action, nullptr);
 #if !defined(__SANITIZE_ADDRESS__)
-  action.sa_handler = on_wrong_address;
+  action.sa_sigaction = on_wrong_address;
+  action.sa_flags = SA_SIGINFO;
   ::sigaction(SIGSEGV, &action, nullptr);
 #endif
 }
