@@ -309,8 +309,6 @@ inline std::vector<FaultScenario> fault_scenarios() {
       continued_state_scenario(),
       writing_scenario("verify --record", {"verify", "--prompt", "the quick", "--decode", "3"}, {"--record", "record"}),
       train_tokenizer_scenario(),
-      prepare_scenario(),
-      resumed_prepare_scenario(),
       reading_scenario("verify --model", {"verify", "--model"}),
       reading_scenario("inspect", {"inspect"}),
   };

@@ -13,7 +13,7 @@
 #include "samba/formats/token_shards.h"
 #include "samba/text/model_text.h"
 #include "samba/train/documents.h"
-#include "samba/train/loss_plot.h"
+#include "samba/train/run_charts.h"
 #include "samba/train/run_folder.h"
 
 namespace samba::fuzz {
@@ -137,7 +137,7 @@ void read_run_folder(Bytes input) {
   const Path path = folder.path();
   const auto looks = {accepts([&] { read_model_text(find_checkpoint(path), 256); }),
                       accepts([&] { run_of_checkpoint(find_checkpoint(path)); }),
-                      accepts([&] { loss_svg(read_loss_curve(path / "metrics.jsonl")); }), accepts([&] {
+                      accepts([&] { loss_svg(read_run(path)); }), accepts([&] {
                         const auto run = RunFolder::resume(path);
                         parse_train_config(run->config(), "/");
                         RunFolder::card_beside(run->resume_archive());
