@@ -5,10 +5,10 @@
 // Highway wants its list of targets before anything else.
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 
 #include "samba/backends/cpu/gemm_kernels.h"
-#include "samba/backends/cpu/gemm_tile-inl.h"
+#include "samba/backends/cpu/gemm_matrix-inl.h"
+#include "samba/backends/cpu/gemm_panels-inl.h"
 #include "samba/backends/cpu/panels-inl.h"
 #include "samba/numerics/fold.h"
 
@@ -18,205 +18,6 @@ namespace samba::cpu::HWY_NAMESPACE {
 TileShape gemm_tile_shape() {
   const Index lanes = static_cast<Index>(hn::Lanes(hn::ScalableTag<float>()));
   return {kTileRows, kTileVectors * lanes, lanes};
-}
-
-// A leaf of one panel: `length` lines of `vectors` vectors.
-template <class Cells>
-struct PanelLeaf {
-  const typename Cells::Cell* cells;
-  const float* scales;
-  Index length;
-  int vectors;
-};
-
-template <class Cells>
-void expand_leaf(const PanelLeaf<Cells>& leaf, float* HWY_RESTRICT values) {
-  const hn::ScalableTag<float> d;
-  const Index lanes = lanes_of(d);
-  for (int j = 0; j < leaf.vectors; ++j) {
-    const auto scale = Cells::kScaled ? hn::Load(d, leaf.scales + j * lanes) : hn::Zero(d);
-    for (Index p = 0; p < leaf.length; ++p) {
-      const Index at = (p * leaf.vectors + j) * lanes;
-      hn::Store(Cells::load(d, leaf.cells + at, scale), d, values + at);
-    }
-  }
-}
-
-// One panel of a product: its place, its leaves, and the part of a thread's scratch memory it uses.
-struct PanelRun {
-  PanelRun(const Product& product_, const PanelLayout& layout, Index panel)
-      : product(product_),
-        first_vector(layout.first(panel)),
-        first_column(first_vector * layout.lanes),
-        columns(std::min(layout.panel_vectors(panel) * layout.lanes, product_.n - first_column)),
-        vectors(static_cast<int>(layout.panel_vectors(panel))),
-        width(vectors * layout.lanes) {}
-
-  const Product& product;
-  Index first_vector, first_column, columns;
-  int vectors;
-  Index width;  // of a line of the panel
-};
-
-// The epilogue of the cells of a tile, which lie in c.
-void finish_tile(const Product& product, Index first_row, Index rows, Index first_column, Index columns) {
-  const SimdLanes<hn::ScalableTag<float>> l{};
-  const Epilogue& e = product.epilogue;
-  for (Index row = first_row; row < first_row + rows; ++row) {
-    const Index at = row * product.n + first_column;
-    over_vectors(l.d, 0, columns, [&](auto io, Index j) HWY_ATTR {
-      auto cells = io.load(product.c + at + j);
-      if (e.bias != nullptr) cells = flush_store(l.d, l.add(cells, l.flush(io.load(e.bias + first_column + j))));
-      if (e.residual != nullptr) cells = flush_store(l.d, l.add(l.flush(io.load(e.residual + at + j)), cells));
-      if (e.gated != product.c) io.store(cells, product.c + at + j);
-      if (e.gate == nullptr) return;
-      const auto act = l.flush(elementary::silu(l, l.flush(io.load(e.gate + at + j))));
-      io.store(act, e.act + at + j);
-      io.store(l.mul(act, cells), e.gated + at + j);
-    });
-  }
-}
-
-// Scratch memory of a thread: partial tiles, a leaf of expanded cells, and what it packed last of a matrix.
-struct GemmScratch {
-  float* waiting;
-  float* leaf;
-  float* panel;                       // of B
-  float* rows;                        // tiles of a block of A, [K][rows of the tile] each
-  const Product* panel_of = nullptr;  // what `panel` holds
-  Index panel_vector = -1;
-  Index rows_block = -1;  // what `rows` holds
-};
-
-// The first row of a tile. Rows that do not fill a last tile share the last two evenly.
-HWY_INLINE Index tile_row(Index m, Index tile) {
-  const Index tiles = (m + kTileRows - 1) / kTileRows;
-  const Index rest = m % kTileRows;
-  if (tile == tiles) return m;
-  return tile == tiles - 1 && tile > 0 && rest != 0 ? m - (kTileRows + rest) / 2 : tile * kTileRows;
-}
-
-// The tiles [first, end) of a block of rows.
-struct TileRange {
-  Index first, end;
-  const float* packed;  // tile by tile; null: read where it lies
-  Index count() const { return end - first; }
-};
-
-// The vectors of each line that tile `tile` of a block fetches of the leaf behind the one it works on. Together the
-// first tiles fetch all of it: a leaf that comes from memory would hold up the first tile of each leaf.
-template <class Cells>
-HWY_INLINE void share_fetching(Index tile, Index tiles, int vectors, TileLeaf<Cells>& work) {
-  work.ahead = work.length * work.b_stride;
-  const int number = static_cast<int>(std::min<Index>(tile, vectors));
-  work.first_ahead = tiles == 2 ? 2 * number : number;
-  work.end_ahead = std::min(vectors, tiles == 2 ? 2 * number + 2 : number + 1);
-}
-
-constexpr Index kLinesAhead = 16;  // of a matrix that is read where it lies
-
-// The tiles pass the leaves of a panel. `waiting` holds tiles * levels partial tiles. lines(leaf, length) gives the
-// first line of a leaf, lines lie b_stride cells apart; with `behind` the next leaf lies behind it.
-template <class Cells, RowOrder kOrder, class Lines>
-void run_tiles(const PanelRun& run, const TileRange& tiles, float* waiting, Index b_stride, bool behind,
-               Lines&& lines) {
-  const Product& product = run.product;
-  const Index leaf_size = leaf_length(product.k);
-  const Index leaves = leaf_count(product.k);
-  constexpr Index kTileCells = kTileRows * kTileVectors * static_cast<Index>(hn::MaxLanes(hn::ScalableTag<float>()));
-  for (Index leaf = 0; leaf < leaves; ++leaf) {
-    const Index first = leaf * leaf_size;
-    TileLeaf<Cells> work;
-    work.length = std::min(leaf_size, product.k - first);
-    work.b = lines(leaf, work.length);
-    work.b_stride = b_stride;
-    work.scales = Cells::kScaled ? product.scales + run.first_column : nullptr;
-    work.ahead = 0;
-    work.first_ahead = work.end_ahead = 0;
-    if (b_stride != run.width) {  // lines that lie apart
-      work.ahead = kLinesAhead * b_stride;
-      work.end_ahead = run.vectors;
-    }
-    work.leaf = leaf;
-    work.last = leaf + 1 == leaves;
-    work.level_stride = tiles.count() * kTileCells;
-    work.c_stride = product.n;
-    work.columns = run.columns;
-    for (Index tile = tiles.first; tile < tiles.end; ++tile) {
-      const Index row = tile_row(product.m, tile);
-      const Index rows = tile_row(product.m, tile + 1) - row;
-      if (tiles.packed == nullptr) {
-        work.a_stride = product.a_stride;
-        work.a = a_cell<kOrder>(product.a, product.a_stride, row, first);
-      } else {
-        work.a_stride = rows;
-        work.a = tiles.packed + (row - tile_row(product.m, tiles.first)) * product.k + first * rows;
-      }
-      work.waiting = waiting + (tile - tiles.first) * kTileCells;
-      work.c = product.c + row * product.n + run.first_column;
-      if (behind && tiles.count() > 1) share_fetching(tile - tiles.first, tiles.count(), run.vectors, work);
-      run_tile<Cells, kOrder>(static_cast<int>(rows), run.vectors, work);
-      if (work.last && product.epilogue.any()) finish_tile(product, row, rows, run.first_column, run.columns);
-    }
-  }
-}
-
-template <class Cells, RowOrder kOrder>
-void run_prepared(const PanelRun& run, const TileRange& tiles, GemmScratch& scratch) {
-  const Product& product = run.product;
-  const auto* cells = static_cast<const typename Cells::Cell*>(product.b) + run.first_column * product.k;
-  const Index leaf_cells = leaf_length(product.k) * run.width;
-  if (std::is_same_v<Cells, FloatCells> || tiles.count() == 1) {
-    run_tiles<Cells, kOrder>(run, tiles, scratch.waiting, run.width, true,
-                             [&](Index leaf, Index) { return cells + leaf * leaf_cells; });
-    return;
-  }
-  run_tiles<FloatCells, kOrder>(run, tiles, scratch.waiting, run.width, false, [&](Index leaf, Index length) HWY_ATTR {
-    const float* scales = Cells::kScaled ? product.scales + run.first_column : nullptr;
-    expand_leaf(PanelLeaf<Cells>{cells + leaf * leaf_cells, scales, length, run.vectors}, scratch.leaf);
-    return static_cast<const float*>(scratch.leaf);
-  });
-}
-
-// Fetches what a panel will take next of a matrix: `length` floats of each of `rows` rows.
-HWY_INLINE void fetch_rows(const float* from, Index stride, Index rows, Index length) {
-  constexpr Index kLineFloats = 16;
-  for (Index r = 0; r < rows; ++r) {
-    for (Index p = 0; p < length; p += kLineFloats) hwy::Prefetch(from + r * stride + p);
-  }
-}
-
-template <RowOrder kOrder>
-void run_matrix(const PanelRun& run, const TileRange& tiles, GemmScratch& scratch) {
-  const Product& product = run.product;
-  const auto* b = static_cast<const float*>(product.b);
-  const Index k = product.k, leaf_size = leaf_length(k);
-  const bool columns = product.source == PanelSource::columns;
-  if (columns && product.m <= kTileRows && run.columns == run.width) {
-    run_tiles<FloatCells, kOrder>(run, tiles, scratch.waiting, product.n, false, [&](Index leaf, Index) {
-      return b + leaf * leaf_size * product.n + run.first_column;
-    });
-    return;
-  }
-  const bool held = scratch.panel_of == &product && scratch.panel_vector == run.first_vector;
-  scratch.panel_of = &product;
-  scratch.panel_vector = run.first_vector;
-  const auto lines = [&](Index leaf, Index length) HWY_ATTR {
-    const Index first = leaf * leaf_size;
-    float* to = scratch.panel + first * run.width;
-    if (held) return static_cast<const float*>(to);
-    if (columns) {
-      const float* from = b + first * product.n + run.first_column;
-      copy_lines(from, product.n, run.columns, length, run.width, to);
-      fetch_rows(from + length * product.n, product.n, std::min(leaf_size, k - first - length), run.columns);
-    } else {
-      const float* from = b + run.first_column * k + first;
-      transpose_lines(from, k, run.columns, length, run.width, to);
-      fetch_rows(from + length, k, run.columns, std::min(leaf_size, k - first - length));
-    }
-    return static_cast<const float*>(to);
-  };
-  run_tiles<FloatCells, kOrder>(run, tiles, scratch.waiting, run.width, held, lines);
 }
 
 // Rows of blocks: one row of A multiplies columns as they are expanded in registers, more rows take expanded leaves.
@@ -231,17 +32,19 @@ void run_blocks(const PanelRun& run, const TileRange& tiles, GemmScratch& scratc
     return;
   }
   const Index leaf_size = leaf_length(product.k);
-  run_tiles<FloatCells, kOrder>(run, tiles, scratch.waiting, run.width, false, [&](Index leaf, Index length) {
-    product.block_kernels.expand({weight, run.first_column, run.columns, run.width, leaf * leaf_size, length},
-                                 scratch.leaf);
-    return static_cast<const float*>(scratch.leaf);
-  });
+  run_leaves<FloatCells, kOrder>(
+      run, tiles, scratch.waiting,
+      [&](Index leaf, Index length) {
+        product.block_kernels.expand({weight, run.first_column, run.columns, run.width, leaf * leaf_size, length},
+                                     scratch.leaf);
+        return static_cast<const float*>(scratch.leaf);
+      },
+      [](Index, TileLeaf<FloatCells>&) {});
 }
 
 template <RowOrder kOrder>
 void run_panel(const PanelRun& run, const TileRange& tiles, GemmScratch& scratch) {
   if (run.product.source == PanelSource::blocks) return run_blocks<kOrder>(run, tiles, scratch);
-  if (run.product.source != PanelSource::prepared) return run_matrix<kOrder>(run, tiles, scratch);
   switch (run.product.format) {
     case WeightFormat::float32:
       return run_prepared<FloatCells, kOrder>(run, tiles, scratch);
@@ -254,41 +57,54 @@ void run_panel(const PanelRun& run, const TileRange& tiles, GemmScratch& scratch
   }
 }
 
-// The tiles [first, end) of a[k, m], one behind the other. A few lines of all tiles are taken at a time: as many
-// streams are read, and each tile is written in runs.
-void pack_rows(const Product& product, Index first, Index end, float* packed) {
+// The tiles [first, end) of columns a[k, m]. A few lines of all tiles are taken at a time: as many streams are read,
+// and each tile is written in runs.
+void pack_rows(const Product& product, Index first, Index end, Index first_leaf, Index end_leaf,
+               const PackedRows& packed) {
   constexpr Index kLines = 16;
-  const Index first_row = tile_row(product.m, first);
-  for (Index first_line = 0; first_line < product.k; first_line += kLines) {
-    const Index end_line = std::min(product.k, first_line + kLines);
-    for (Index tile = first; tile < end; ++tile) {
-      const Index row = tile_row(product.m, tile);
-      const Index rows = tile_row(product.m, tile + 1) - row;
-      for (Index p = first_line; p < end_line; ++p) {
-        const float* from = product.a + p * product.a_stride + row;
-        float* to = packed + (row - first_row) * product.k + p * rows;
-        if (rows == kTileRows) {
-          std::memcpy(to, from, kTileRows * sizeof(float));
-        } else {
-          std::copy_n(from, rows, to);
+  const Index leaf_size = leaf_length(product.k);
+  for (Index leaf = first_leaf; leaf < end_leaf; ++leaf) {
+    const Index term = leaf * leaf_size, length = std::min(leaf_size, product.k - term);
+    for (Index first_line = 0; first_line < length; first_line += kLines) {
+      const Index end_line = std::min(length, first_line + kLines);
+      for (Index tile = first; tile < end; ++tile) {
+        const Index row = tile_row(product.m, tile);
+        const Index rows = tile_row(product.m, tile + 1) - row;
+        const float* from = product.a + (term + first_line) * product.a_stride + row;
+        float* to = packed.tile(row, term, length) + first_line * rows;
+        for (Index p = first_line; p < end_line; ++p, from += product.a_stride, to += rows) {
+          if (rows == kTileRows) {
+            std::memcpy(to, from, kTileRows * sizeof(float));
+          } else {
+            std::copy_n(from, rows, to);
+          }
         }
       }
     }
   }
 }
 
+// Leaves [first, end) of all tiles.
 void gemm_pack_rows(const Product& product, Index first, Index end, float* packed) {
-  pack_rows(product, first, end, packed + tile_row(product.m, first) * product.k);
+  constexpr Index kTogether = 64;  // tiles
+  const Index tiles = (product.m + kTileRows - 1) / kTileRows;
+  for (Index leaf = first; leaf < end; ++leaf) {
+    for (Index tile = 0; tile < tiles; tile += kTogether) {
+      pack_rows(product, tile, std::min(tiles, tile + kTogether), leaf, leaf + 1, {packed, 0, product.m});
+    }
+  }
 }
 
 void run_unit(const Product& product, const PanelLayout& layout, Index panel, Index block, const RowBlocks& blocks,
               GemmScratch& scratch) {
-  TileRange tiles{block * blocks.tiles, std::min(blocks.all_tiles, (block + 1) * blocks.tiles), nullptr};
-  if (product.packed_a != nullptr) tiles.packed = product.packed_a + tile_row(product.m, tiles.first) * product.k;
+  TileRange tiles{block * blocks.tiles, std::min(blocks.all_tiles, (block + 1) * blocks.tiles), {}};
   if (blocks.packs_blocks) {
-    if (scratch.rows_block != block) pack_rows(product, tiles.first, tiles.end, scratch.rows);
+    const Index row = tile_row(product.m, tiles.first);
+    tiles.packed = {scratch.rows, row, tile_row(product.m, tiles.end) - row};
+    if (scratch.rows_block != block) {
+      pack_rows(product, tiles.first, tiles.end, 0, leaf_count(product.k), tiles.packed);
+    }
     scratch.rows_block = block;
-    tiles.packed = scratch.rows;
   }
   for (const Product* part = &product; part != nullptr; part = part->then) {
     const PanelRun run(*part, layout, panel);
@@ -304,20 +120,32 @@ void run_unit(const Product& product, const PanelLayout& layout, Index panel, In
 // panel has vectors, one behind the other.
 void gemm_run(std::span<const Product> products, const RowBlocks& blocks, Index first, Index end, float* memory) {
   GemmScratch scratch{memory, memory + blocks.waiting_floats, memory + blocks.waiting_floats + blocks.leaf_floats,
-                      memory + blocks.waiting_floats + blocks.leaf_floats};  // never a panel and rows in one call
+                      memory + blocks.waiting_floats + blocks.leaf_floats};  // never panels and rows in one call
   const TileShape shape = gemm_tile_shape();
   Index place = 0;
   for (const Product& product : products) {
     const PanelLayout layout(product.n, shape);
     const Index panels = layout.count();
-    for (Index unit = 0; unit < panels * blocks.count; ++unit) {
+    const bool matrix = product.source == PanelSource::rows || product.source == PanelSource::columns;
+    Index first_unit = -1, unit = 0;
+    for (; unit < panels * blocks.count && place < end; ++unit) {
       const Index panel = blocks.packs_blocks ? unit % panels : unit / blocks.count;
       const Index block = blocks.packs_blocks ? unit / panels : unit % blocks.count;
-      if (place >= end) return;
-      if (place >= first) run_unit(product, layout, panel, block, blocks, scratch);
+      if (place >= first && first_unit < 0) first_unit = unit;
+      if (place >= first && !matrix) run_unit(product, layout, panel, block, blocks, scratch);
       place += layout.panel_vectors(panel);
     }
+    if (!matrix || first_unit < 0) continue;
+    if (product.order == RowOrder::rows) {
+      MatrixRun<RowOrder::rows>(product, layout, blocks, scratch).run(first_unit, unit);
+    } else {
+      MatrixRun<RowOrder::columns>(product, layout, blocks, scratch).run(first_unit, unit);
+    }
   }
+}
+
+void gemm_run_row(const Product& product, Index first, Index end, float* memory) {
+  run_row(product, first, end, memory);
 }
 
 void gemm_pack_panel(const PanelPlace& place, float* packed) {
@@ -339,6 +167,7 @@ namespace samba::cpu {
 
 HWY_EXPORT(gemm_tile_shape);
 HWY_EXPORT(gemm_run);
+HWY_EXPORT(gemm_run_row);
 HWY_EXPORT(gemm_pack_panel);
 HWY_EXPORT(gemm_pack_rows);
 
@@ -347,6 +176,23 @@ namespace {
 constexpr Index kBlockRows = 64;             // rows that walk the leaves of a panel together
 constexpr Index kSmallProduct = 128 * 1024;  // fused steps below which one thread multiplies faster than a team
 constexpr Index kSmallPack = 32 * 1024;      // cells below which one thread packs faster than a team
+constexpr Index kPanelsTogether = 4;         // that take a leaf of a matrix together
+
+// A product of one row with columns b[k, n].
+void multiply_row(Context& context, const Product& product) {
+  constexpr Index kGrain = 64;  // columns
+  const auto run = SAMBA_CPU_KERNEL(context, gemm_run_row);
+  const Index levels = tree_levels(leaf_count(product.k));
+  const auto part = [&](Index first, Index end, int thread) {
+    run(product, first, end, context.scratch(thread, (levels + 1) * (end - first + kGrain)));
+  };
+  if (product.n * product.k < kSmallProduct || context.threads() == 1) {
+    const DazScope daz;
+    part(0, product.n, 0);
+  } else {
+    context.parallel(product.n, kGrain, part);
+  }
+}
 
 }  // namespace
 
@@ -373,17 +219,12 @@ void pack_panels(Context& context, const PanelLayout& layout, Index k, PanelSour
 }
 
 void pack_tiles(Context& context, const Product& product, float* packed) {
-  constexpr Index kTogether = 64;  // tiles
   const auto run = SAMBA_CPU_KERNEL(context, gemm_pack_rows);
-  const Index rows = tile_shape(context).rows;
-  context.parallel((product.m + rows - 1) / rows, kTogether, [&](Index first, Index end, int) {
-    for (Index tile = first; tile < end; tile += kTogether) {
-      run(product, tile, std::min(end, tile + kTogether), packed);
-    }
-  });
+  context.parallel(leaf_count(product.k), 1, [&](Index first, Index end, int) { run(product, first, end, packed); });
 }
 
 void multiply(Context& context, std::span<const Product> products) {
+  if (products[0].m == 1 && products[0].source == PanelSource::columns) return multiply_row(context, products[0]);
   const auto run = SAMBA_CPU_KERNEL(context, gemm_run);
   const TileShape tile = tile_shape(context);
   const Index m = products[0].m;
@@ -397,14 +238,21 @@ void multiply(Context& context, std::span<const Product> products) {
     for (const Product* part = &product; part != nullptr; part = part->then) {
       steps += m * part->n * part->k;
       const Index levels = tree_levels(leaf_count(part->k));
-      blocks.waiting_floats = std::max(blocks.waiting_floats, blocks.tiles * tile.rows * tile.columns * levels);
-      const bool packs = part->source == PanelSource::rows || part->source == PanelSource::columns;
-      if (packs) panel_floats = std::max(panel_floats, tile.columns * part->k);
+      blocks.panel_waiting = std::max(blocks.panel_waiting, blocks.tiles * tile.rows * tile.columns * levels);
+      const bool columns = part->source == PanelSource::columns;
+      if (columns && blocks.count == 1 && blocks.tiles > 1) blocks.panels = kPanelsTogether;
+      if (columns || part->source == PanelSource::rows) {
+        const Index leaves = leaf_count(part->k);
+        blocks.slots = blocks.count == 1 ? 2 : leaves + 1;
+        blocks.slot_floats = blocks.panels * tile.columns * leaf_length(part->k);
+        panel_floats = blocks.slots * blocks.slot_floats;
+      }
       if (part->format != WeightFormat::float32) {
         blocks.leaf_floats = std::max(blocks.leaf_floats, tile.columns * leaf_length(part->k));
       }
     }
   }
+  blocks.waiting_floats = blocks.panels * blocks.panel_waiting;
   blocks.packs_blocks = products[0].packs_blocks;
   if (blocks.packs_blocks) panel_floats = blocks.tiles * tile.rows * products[0].k;
   const Index floats = blocks.waiting_floats + blocks.leaf_floats + panel_floats;

@@ -94,8 +94,8 @@ struct Product {
   BlockKernels block_kernels{};   // of rows of blocks
   float* c = nullptr;             // [m, n]
   Epilogue epilogue;
-  // Columns of A that lie far apart are packed into tiles, [K][rows of the tile] each: ahead for all, or by each thread
-  // for the block of rows it takes over all panels (a product of its own, and prepared).
+  // Columns of A that lie far apart are packed into tiles, leaf by leaf, [length][rows of the tile] each: ahead for all
+  // (of a matrix that is not prepared), or by each thread for the block of rows it takes over all panels (prepared).
   const float* packed_a = nullptr;
   bool packs_blocks = false;
   const Product* then = nullptr;  // another product of the same m, n and k, whose cells follow those of this one

@@ -16,6 +16,10 @@ struct RowBlocks {
   bool packs_blocks = false;
   Index waiting_floats = 0;
   Index leaf_floats = 0;
+  Index panel_waiting = 0;  // of waiting_floats, for one panel
+  // Of a matrix that is packed on the way: panels that take a leaf together, and the leaves that are kept.
+  Index panels = 1;
+  Index slots = 0, slot_floats = 0;
 };
 
 // A panel of a matrix: `count` rows of b[n, k], or columns of b[k, n].
@@ -37,7 +41,8 @@ void pack_panels(Context& context, const PanelLayout& layout, Index k, PanelSour
 // All tiles of columns a[k, m]: what Product::packed_a is.
 void pack_tiles(Context& context, const Product& product, float* packed);
 
-// Products of one m side by side in one region: all have the same A, or the outcome of none is read by another.
+// Products of one m side by side in one region: all have the same A, or the outcome of none is read by another. A
+// product with a matrix that is not prepared stands alone and has no epilogue.
 void multiply(Context& context, std::span<const Product> products);
 
 }  // namespace samba::cpu

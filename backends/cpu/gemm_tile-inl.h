@@ -33,11 +33,13 @@ template <class Cells>
 struct TileLeaf {
   const float* a;  // a(first row, first term of the leaf)
   Index a_stride;
+  Index a_ahead;                  // from a line of columns to one that is fetched early
   const typename Cells::Cell* b;  // line p at b + p * b_stride, V vectors
   Index b_stride;
   const float* scales;         // [V * lanes], of int8 cells
-  Index ahead;                 // cells from a line to one that is fetched early,
-  int first_ahead, end_ahead;  // and the vectors of it
+  const char* fetch;           // `fetches` lines of memory are asked for beside each line of the leaf, at
+  const Index* fetch_offsets;  // fetch + fetch_offsets[fetches * p + j]
+  int fetches;
   Index length;
   Index leaf;  // t
   bool last;
@@ -67,8 +69,10 @@ HWY_INLINE void run_tile_leaf(const TileLeaf<Cells>& leaf) {
   }
   const float* HWY_RESTRICT a = leaf.a;
   const typename Cells::Cell* HWY_RESTRICT b = leaf.b;
+  const Index* HWY_RESTRICT offset = leaf.fetch_offsets;
   for (Index p = 0; p < leaf.length; ++p, b += leaf.b_stride) {
-    for (int j = leaf.first_ahead; j < leaf.end_ahead; ++j) hwy::Prefetch(b + leaf.ahead + j * lanes);
+    for (int j = 0; j < leaf.fetches; ++j) hwy::Prefetch(leaf.fetch + *offset++);
+    if constexpr (kOrder == RowOrder::columns) hwy::Prefetch(a + p * leaf.a_stride + leaf.a_ahead);
     hn::Vec<decltype(d)> columns[V];
 #pragma GCC unroll 3
     for (int j = 0; j < V; ++j) columns[j] = flush_operand(d, Cells::load(d, b + j * lanes, scales[j]));
