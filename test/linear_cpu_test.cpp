@@ -50,8 +50,9 @@ std::vector<float> expected_product(Layout layout, Index m, Index n, Index k, co
 struct Size {
   Index m, n, k;
 };
-constexpr Size kSizes[] = {{1, 1, 1},   {1, 50, 128}, {2, 7, 129},  {3, 48, 256},  {7, 49, 300},   {8, 96, 385},
-                           {9, 33, 40}, {13, 100, 5}, {65, 17, 77}, {70, 20, 640}, {17, 130, 1100}};
+constexpr Size kSizes[] = {{1, 1, 1},       {1, 50, 128},  {2, 7, 129},    {3, 48, 256},  {7, 49, 300},
+                           {8, 96, 385},    {9, 33, 40},   {13, 100, 5},   {65, 17, 77},  {70, 20, 640},
+                           {17, 130, 1100}, {1, 333, 390}, {10, 410, 260}, {66, 110, 260}};
 
 void check_all(Executor& executor) {
   for (const Size& size : kSizes) {
@@ -99,8 +100,10 @@ TEST_CASE("a contraction beyond 131072 terms has leaves longer than 128") {
   const auto a = matrix(0, 5, 2 * k), b = matrix(0, 6, 3 * k);
   std::vector<float> c(6);
   for (const std::string& isa : instruction_sets()) {
-    make_executor("cpu", {2, isa})->linear().gemm(Layout::nt, 2, 3, k, a.data(), b.data(), c.data());
-    CHECK(bits_equal(c, expected_product(Layout::nt, 2, 3, k, a, b)));
+    for (const Layout layout : {Layout::nn, Layout::nt, Layout::tn}) {
+      make_executor("cpu", {2, isa})->linear().gemm(layout, 2, 3, k, a.data(), b.data(), c.data());
+      CHECK(bits_equal(c, expected_product(layout, 2, 3, k, a, b)));
+    }
   }
 }
 
