@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,11 @@ std::string fast_products();
 std::vector<std::string> instruction_sets();  // of the cpu executor, those this machine can run, best first
 
 // Throws Error(value) for an unknown name or instruction set, Error(resource) for one that is not there; the message
-// lists what is. "auto" takes the fastest. The reference executor knows the mode identical only: Error(unsupported).
+// lists what is. "auto" takes a GPU that is there and has every kernel, else the cpu; with an instruction set or
+// another numeric mode than identical always the cpu. The reference executor knows the mode identical only:
+// Error(unsupported).
 std::unique_ptr<Executor> make_executor(const std::string& name, const ExecutorOptions& options = {});
+// The first of these devices that is compiled in, is there and has every kernel; without one the cpu.
+std::unique_ptr<Executor> make_first_executor(std::span<const std::string> devices, const ExecutorOptions& options);
 
 }  // namespace samba

@@ -2,8 +2,9 @@
 # Reads the code that the device compilers made of the GPU kernels and fails on anything the spec's arithmetic does not
 # have. Usage: scripts/check_gpu_code.sh BUILD_DIR [--table]; --table prints the table of resources for docs/gpu.md.
 #
-# PTX (CUDA):   no .ftz, no .approx, no .full; every add, sub, mul, fma and div of floats names its rounding (.rn),
-#               which forbids ptxas to contract a product and a sum.
+# PTX (CUDA):   compiled with -fmad=false (what is contracted is an ordinary fused step there); no .ftz, no .approx, no
+#               .full; every add, sub, mul, fma and div of floats names its rounding (.rn), which forbids ptxas to
+#               contract a product and a sum.
 # SASS (CUDA):  of the approximate unit (MUFU) only RCP and RSQ, which begin the correctly rounded division and root that
 #               div.rn, rcp.rn and sqrt.rn expand to: the PTX has no other source of them. .FTZ only where ptxas writes it
 #               itself, inside these expansions, whose operands it has brought into the normal range (and in integer
@@ -20,10 +21,13 @@ cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 bad=0
+read_kernels=0  # of the target at hand
+verdict=clean   # on it
 
 fail() {
   echo "check_gpu_code: $1" >&2
   bad=1
+  verdict="not clean, see above"
 }
 
 # forbid FILE PATTERN WHAT: the pattern must not occur.
@@ -34,15 +38,26 @@ forbid() {
   fi
 }
 
+# kernels FILE PATTERN: adds the kernels of a file to those that were read.
+kernels() {
+  read_kernels=$((read_kernels + $(grep -cE -- "$2" "$1" || true)))
+}
+
 check_cuda() {
-  local nvcc unit name object
-  nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+  local nvcc unit name object command
+  read_kernels=0 verdict=clean
+  mapfile -t command <"$build/backends/gpu/cuda/command"
+  nvcc=${command[0]}
+  local flags=" ${command[*]} "
+  if [[ $flags != *" -fmad=false "* || $flags == *" -fmad=true "* ]]; then
+    fail "nvcc may contract products and sums: its command has no -fmad=false"
+  fi
   local cuobjdump=${CUOBJDUMP:-$(command -v cuobjdump || true)}
   [ -n "$cuobjdump" ] || { [ -x "$(dirname "$nvcc")/cuobjdump" ] && cuobjdump=$(dirname "$nvcc")/cuobjdump; } || true
   for unit in "$build"/backends/gpu/cuda/*.cu; do
     name=$(basename "$unit" .cu)
-    "$nvcc" -std=c++20 -O3 "-I$build/include" --expt-relaxed-constexpr -fmad=false -ftz=false -prec-div=true \
-      -prec-sqrt=true -arch=compute_90 -ptx "$unit" -o "$work/$name.ptx"
+    "${command[@]}" -arch=compute_90 -ptx "$unit" -o "$work/$name.ptx"
+    kernels "$work/$name.ptx" '^[^/]*\.entry '
     forbid "$work/$name.ptx" '\.ftz' 'a flush of subnormals'
     forbid "$work/$name.ptx" '\.approx|\.full' 'an approximation'
     forbid "$work/$name.ptx" '^[^/]*[[:space:]](add|sub|mul|fma|mad|div|sqrt|rcp)\.f(32|64)' 'an operation without a rounding (may be contracted)'
@@ -50,7 +65,8 @@ check_cuda() {
     if [ -n "$cuobjdump" ]; then
       object="$unit.o"
       PATH="$(dirname "$cuobjdump"):$PATH" "$cuobjdump" --dump-sass "$object" >"$work/$name.sass"
-      [ "$(wc -l <"$work/$name.sass")" -gt 20 ] || grep -q mamba <<<"$name" || fail "no machine code was read of $name"
+      [ "$(grep -c 'Function :' "$work/$name.sass")" -ge "$(grep -c '\.entry ' "$work/$name.ptx")" ] ||
+        fail "machine code of fewer kernels than the PTX has in $name"
       forbid "$work/$name.sass" 'FFMA[A-Z.0-9]*\.FTZ' 'a fused step that flushes'
       awk '/Function :/ { judge(); kernel = $NF; ftz = mufu = 0 }
            /MUFU/ { ++mufu } /\.FTZ/ { ++ftz }
@@ -63,10 +79,11 @@ check_cuda() {
     fi
     [ "$table" != --table ] || resources "$nvcc" "$name"
   done
+  [ "$read_kernels" -gt 0 ] || fail "no kernel of CUDA was found"
   if [ -n "$cuobjdump" ]; then
-    echo "check_gpu_code: PTX and machine code of CUDA are clean, or named above"
+    echo "check_gpu_code: PTX and machine code of CUDA, $read_kernels kernels: $verdict"
   else
-    echo "check_gpu_code: PTX of CUDA is clean, or named above; no cuobjdump: the machine code was not read"
+    echo "check_gpu_code: PTX of CUDA, $read_kernels kernels: $verdict; no cuobjdump: the machine code was not read"
   fi
 }
 
@@ -99,6 +116,7 @@ subnormals_kept() {
   local address offset value name word
   read -r address offset < <(readelf -SW "$1" | awk '$2 == ".rodata" || $3 == ".rodata" { for (i = 1; i <= NF; ++i) if ($i == ".rodata") print $(i + 2), $(i + 3) }')
   while read -r value name; do
+    read_kernels=$((read_kernels + 1))
     word=$(od -An -tu4 -j $((16#$value - 16#$address + 16#$offset + 48)) -N 4 "$1")
     [ $((word >> 16 & 3)) -eq 3 ] || fail "$(c++filt "${name%.kd}") flushes subnormals in $(basename "$1")"
   done < <(readelf -sW "$1" | awk '$8 ~ /\.kd$/ { print $2, $8 }' | sort -u)
@@ -106,6 +124,7 @@ subnormals_kept() {
 
 check_hip() {
   local object architecture name code
+  read_kernels=0 verdict=clean
   for object in "$build"/backends/gpu/hip/*.hip.cpp.o; do
     name=$(basename "$object" .hip.cpp.o)
     objcopy --dump-section ".hip_fatbin=$work/$name.fatbin" "$object" "$work/ignored.o" 2>/dev/null || true
@@ -123,7 +142,8 @@ check_hip() {
       subnormals_kept "$code.elf"
     done
   done
-  echo "check_gpu_code: ISA of HIP is clean, or named above"
+  [ "$read_kernels" -gt 0 ] || fail "no kernel of HIP was found"
+  echo "check_gpu_code: ISA of HIP, $read_kernels kernels: $verdict"
 }
 
 found=0

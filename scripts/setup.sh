@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Installs what samba needs to build, from Debian's packages: only what is missing, as root or through sudo. With "all"
-# also hipcc, whose compiler takes 320 MB: the tests build the GPU kernels for HIP.
+# Installs what samba needs to build, from Debian's packages: only what is missing, as root or through sudo. With
+# "program" only what the program needs, without tests; with "all" also hipcc, whose compiler takes 320 MB: the tests
+# build the GPU kernels for HIP.
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build ccache pkg-config
-          nlohmann-json3-dev libspdlog-dev libcli11-dev catch2 libzstd-dev zlib1g-dev libopenblas-dev libhwy-dev libssl-dev
-          libcairo2-dev libicu-dev libpcre2-dev libsentencepiece-dev librapidcheck-dev libopenmpi-dev)
+          nlohmann-json3-dev libspdlog-dev libcli11-dev libzstd-dev zlib1g-dev libopenblas-dev libhwy-dev libssl-dev
+          libcairo2-dev libicu-dev libpcre2-dev libsentencepiece-dev)
+[ "${1:-}" = program ] || packages+=(catch2 librapidcheck-dev libopenmpi-dev)
 [ "${1:-}" != all ] || packages+=(hipcc)
 
 missing=()

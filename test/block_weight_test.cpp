@@ -1,6 +1,5 @@
 // Rows of quantised blocks as GGUF files hold them (docs/formats/gguf.md): values as the package gguf expands them,
-// products with the bits of the expanded matrix, on the reference and on every instruction set.
-#define SAMBA_CPU_TWINS_ONLY  // rows of blocks are refused by the GPU kernels
+// products with the bits of the expanded matrix, on the reference, on every instruction set and on the GPU kernels.
 #include "samba/numerics/block_weight.h"
 
 #include <catch2/catch.hpp>

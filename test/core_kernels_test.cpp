@@ -109,7 +109,7 @@ TEST_CASE("sums, flushes and the gated unit give the reference's bits, also in p
         kernels.unary_backward(UnaryFunction::gelu_tanh, n, gate.data(), r[1].data(), r[1].data());
         return r;
       };
-      check_twins(slopes, Twins::cpu);
+      check_twins(slopes);
     }
   }
 }
@@ -211,7 +211,7 @@ TEST_CASE("norms give the reference's bits for any number of rows and columns") 
         }
         return r;
       };
-      check_twins(gradients_of_blocks, Twins::cpu);
+      check_twins(gradients_of_blocks);
     }
   }
 }
@@ -244,7 +244,7 @@ TEST_CASE("the gradient of a norm over heads gives the reference's bits; of one 
         }
         return r;
       };
-      check_twins(gradients, Twins::cpu);
+      check_twins(gradients);
     }
   }
 }

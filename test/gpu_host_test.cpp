@@ -10,6 +10,7 @@
 #include "golden.h"
 #include "missing_barriers.h"
 #include "samba/backends/gpu/platform.h"
+#include "samba/kernels/extended_gradients.h"
 
 namespace samba {
 namespace {
@@ -29,6 +30,21 @@ Results run_kernels_with_barriers(Executor& executor) {
   executor.norm().rms_norm_forward(m, k, 1e-5F, false, a.data(), weight.data(), r[3].data(), nullptr, nullptr);
   executor.norm().rms_norm_backward(m, k, 1e-5F, a.data(), weight.data(), dy.data(), r[4].data(), r[5].data(), nullptr);
   executor.norm().layer_norm_block(m, k, 1e-5F, a.data(), weight.data(), nullptr, r[6].data(), nullptr);
+  Values dx(m * k), d_weight(k);
+  dynamic_cast<NormGradients&>(executor.norm())
+      .layer_norm_block_backward(m, k, 1e-5F, a.data(), weight.data(), dy.data(), dx.data(), d_weight.data(), nullptr);
+  r.insert(r.end(), {dx, d_weight});
+
+  // Large tiles, and wide loads of a weight.
+  const Index large = 130, wide = 512;
+  const Values more = draws.values(wide * large, Draw::normal);
+  r.emplace_back(large * large);
+  linear.gemm(Layout::tn, large, large, 40, more.data(), more.data() + 1, r.back().data());
+  r.emplace_back(2 * wide);
+  linear.linear(*linear.prepare(wide, large, more.data()), 2, a.data(), r.back().data());
+  const Weight packed = pack_one(ConstArray{DType::float32, {n, k}, b.data()}, WeightFormat::int8);
+  r.emplace_back(3 * n);
+  linear.linear(*linear.prepare(packed.packed()), 3, a.data(), r.back().data());
 
   // One product that is flushed, of elements that one thread each loads, in one leaf.
   const Index short_k = 100;
@@ -61,6 +77,16 @@ Results run_kernels_with_barriers(Executor& executor) {
   executor.attention().attention_backward(shape, q.data(), keys.data(), values.data(), d_context.data(), dq.data(),
                                           dk.data(), dv.data(), {});
   for (const Values& result : {context, dq, dk, dv}) r.push_back(result);
+
+  // A step of decoding.
+  AttentionShape step = shape;
+  step.queries = 1, step.first_position = 299;
+  const Values cache = draws.values(2 * 300 * kv_width, Draw::normal);
+  KeyValueView cached{cache.data(), cache.data() + 300 * kv_width, 300 * kv_width, shape.head_dim, kv_width, 0, 0};
+  Values token(width);
+  executor.attention().attention_forward(step, q.data(), cached, token.data(), {});
+  r.push_back(token);
+
   std::vector<std::int16_t> codes(static_cast<std::size_t>(40 * kv_width));
   std::vector<std::int32_t> exponents(40);
   executor.fixed15().quantize(40, kv_width, keys.data(), codes.data(), exponents.data());
@@ -68,6 +94,8 @@ Results run_kernels_with_barriers(Executor& executor) {
   view.key_exponents = exponents.data();
   executor.attention().attention_forward(shape, q.data(), view, context.data(), {});
   r.push_back(context);
+  r.emplace_back(m * n);
+  executor.fixed15().linear(*executor.fixed15().prepare(n, k, b.data()), m, a.data(), r.back().data());
   return r;
 }
 
@@ -145,7 +173,11 @@ TEST_CASE("options that the device does not have are refused") {
   CHECK_THAT(error_of([] {
                make_executor("gpu-host", {1, "", NumericMode::fast});
              }).what(),
-             Catch::Contains("accepted: identical"));
+             Catch::Contains("numeric mode fast needs cuBLAS") && Catch::Contains("accepted: identical"));
+  CHECK_THAT(error_of([] {
+               make_executor("gpu-host", {1, "", NumericMode::deterministic});
+             }).what(),
+             Catch::Contains("accepted: identical, fast"));
 }
 
 TEST_CASE("a device that is not there is said in one line") {

@@ -123,12 +123,10 @@ inline const std::vector<std::unique_ptr<Executor>>& twin_executors() {
 
 // Calls compute(executor), which returns all its results, on the reference and on every other executor.
 using Results = std::vector<Values>;
-enum class Twins { all, cpu };
-inline void check_twins(const std::function<Results(Executor&)>& compute, Twins twins = Twins::all) {
+inline void check_twins(const std::function<Results(Executor&)>& compute) {
   static const std::unique_ptr<Executor> reference = make_executor("reference");
   const Results want = compute(*reference);
   for (const auto& executor : twin_executors()) {
-    if (twins == Twins::cpu && executor->name() != "cpu") continue;
     INFO(executor->name() << " " << executor->instruction_set() << ", " << executor->threads() << " threads");
     const Results got = compute(*executor);
     REQUIRE(got.size() == want.size());

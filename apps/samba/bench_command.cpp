@@ -27,9 +27,10 @@ struct BenchFlags {
   bool paced = false;
 };
 
-// One thread, and all of this process's cores; or the number that --threads gives.
-std::vector<int> thread_counts(int wanted) {
-  if (wanted > 0) return {wanted};
+// One thread, and all of this process's cores; or the number that --threads gives. A device has threads of its own.
+std::vector<int> thread_counts(const CommonOptions& common) {
+  if (common.threads > 0) return {common.threads};
+  if (common.device != "auto" && common.device != "cpu" && common.device != "reference") return {1};
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   return cores > 1 ? std::vector<int>{1, cores} : std::vector<int>{1};
 }
@@ -65,7 +66,7 @@ int run(const BenchFlags& flags, const CommonOptions& common) {
   context.device = common.device;
   context.instruction_set = common.instruction_set;
   context.numeric_mode = parse_numeric_mode(common.numeric_mode);
-  context.threads = thread_counts(common.threads);
+  context.threads = thread_counts(common);
   context.measuring.repetitions = flags.repeat;
   if (flags.paced) context.measuring.pace = paced_by_stdin();
   context.executable = "/proc/self/exe";

@@ -200,18 +200,8 @@ void LossCpu::cross_entropy(const CrossEntropyShape& shape, const float* logits,
   const float eps = shape.label_smoothing;
   const float other = div(eps, static_cast<float>(shape.classes));
   const float one_minus = sub(1.0F, eps);
-  const CrossEntropyRows rows{shape,
-                              logits,
-                              targets,
-                              divisor,
-                              row_loss,
-                              d_logits,
-                              stages,
-                              eps != 0.0F,
-                              one_minus,
-                              flush(eps),
-                              add(one_minus, other),
-                              other};
+  const CrossEntropyCall call{shape, logits, targets, divisor, row_loss, d_logits, stages};
+  const CrossEntropyRows rows{call, eps != 0.0F, one_minus, flush(eps), add(one_minus, other), other};
   context_.parallel(shape.rows, row_grain(shape.classes), [&](Index first, Index end, int thread) {
     run(rows, first, end, context_.scratch(thread, kRowUnit * shape.classes));
   });

@@ -2,17 +2,11 @@
 #pragma once
 
 #include "samba/backends/cpu/context.h"
-#include "samba/kernels/loss.h"
+#include "samba/kernels/cross_entropy_call.h"
 
 namespace samba::cpu {
 
-struct CrossEntropyRows {
-  CrossEntropyShape shape;
-  const float* logits;
-  const std::int32_t* targets;
-  float divisor;
-  float *row_loss, *d_logits;
-  CrossEntropyStages stages;
+struct CrossEntropyRows : CrossEntropyCall {
   bool smoothed;  // eps != 0, also for a subnormal eps
   // 1 - eps, eps, and the target distribution at the target and elsewhere.
   float one_minus, smoothing, at_target, other;

@@ -4,9 +4,11 @@
 
 #include <string>
 
+#include "samba/backends/gpu/device_errors.h"
 #include "samba/backends/registry.h"
 #include "samba/core/error.h"
 #include "samba/kernels/memory.h"
+#include "samba/kernels/pinned_memory.h"
 
 namespace samba::SAMBA_GPU {
 
@@ -26,13 +28,11 @@ inline constexpr const char* kTargetName = "cuda";
 #endif
 
 // Error(resource) when a call of the runtime failed. `what`: what was being done.
-inline void check(Status status, const std::string& what) {
-  if (status == kSuccess) return;
-  throw Error(ErrorKind::resource,
-              "device " + std::string(kTargetName) + ": " + what + ": " + SAMBA_RUNTIME(GetErrorString)(status));
+inline void check(Status status, const char* what) {
+  if (status != kSuccess) refuse_device_call(kTargetName, what, SAMBA_RUNTIME(GetErrorString)(status));
 }
 
-class DeviceMemory final : public Memory {
+class DeviceMemory final : public Memory, public PinnedMemory {
  public:
   explicit DeviceMemory(SAMBA_RUNTIME(Stream_t) stream) : stream_(stream) {}
 
@@ -41,8 +41,7 @@ class DeviceMemory final : public Memory {
     const Status status = SAMBA_RUNTIME(Malloc)(&pointer, bytes);
     if (status != kSuccess) {
       (void)SAMBA_RUNTIME(GetLastError)();  // a failed allocation is not an error of the next launch
-      throw Error(ErrorKind::resource, "out of device memory: " + std::to_string(bytes) + " bytes were asked for (" +
-                                           SAMBA_RUNTIME(GetErrorString)(status) + ")");
+      refuse_device_memory(bytes, SAMBA_RUNTIME(GetErrorString)(status));
     }
     return pointer;
   }
@@ -61,6 +60,23 @@ class DeviceMemory final : public Memory {
   void fill_zero(void* device, std::size_t bytes) override {
     if (bytes > 0) check(SAMBA_RUNTIME(MemsetAsync)(device, 0, bytes, stream_), "filling memory");
   }
+  void* allocate_pinned(std::size_t bytes) override {
+    void* pointer = nullptr;
+#if defined(__HIP__)
+    const Status status = hipHostMalloc(&pointer, bytes, hipHostMallocDefault);
+#else
+    const Status status = cudaHostAlloc(&pointer, bytes, cudaHostAllocDefault);
+#endif
+    check(status, "taking pinned host memory");
+    return pointer;
+  }
+  void release_pinned(void* pointer) noexcept override {
+#if defined(__HIP__)
+    (void)hipHostFree(pointer);
+#else
+    (void)cudaFreeHost(pointer);
+#endif
+  }
   void synchronize() override { check(SAMBA_RUNTIME(StreamSynchronize)(stream_), "waiting for the device"); }
 
  private:
@@ -70,6 +86,17 @@ class DeviceMemory final : public Memory {
   SAMBA_RUNTIME(Stream_t) stream_;
 };
 
+// Why there is no device. The CUDA runtime calls a driver that is not there one that is too old; its version is then 0.
+inline std::string absence(Status status) {
+#if !defined(__HIP__)
+  int version = 0;
+  if (status == cudaErrorInsufficientDriver && cudaDriverGetVersion(&version) == cudaSuccess && version == 0) {
+    return "no CUDA driver is installed";
+  }
+#endif
+  return SAMBA_RUNTIME(GetErrorString)(status);
+}
+
 // A stream of the first device; Error(resource) in one line when there is none.
 class Stream {
  public:
@@ -78,8 +105,7 @@ class Stream {
     const Status status = SAMBA_RUNTIME(GetDeviceCount)(&devices);
     if (status != kSuccess) {
       (void)SAMBA_RUNTIME(GetLastError)();
-      throw Error(ErrorKind::resource,
-                  "device '" + std::string(kTargetName) + "' is not there: " + SAMBA_RUNTIME(GetErrorString)(status));
+      throw Error(ErrorKind::resource, "device '" + std::string(kTargetName) + "' is not there: " + absence(status));
     }
     if (devices == 0) {
       throw Error(ErrorKind::resource, "device '" + std::string(kTargetName) + "' is not there: no device was found");
@@ -103,19 +129,23 @@ class Context {
   Memory& memory() { return memory_; }
   Workspace& workspace() { return workspace_; }
   std::string device_name() const { return name_; }
+  std::string description() const { return description_; }
   int threads() const { return 1; }
   // Threads of a launch over elements: enough to fill the device, each takes several elements.
   Index most_threads() const { return most_threads_; }
 
+  Index multiprocessors() const { return multiprocessors_; }
+
   SAMBA_RUNTIME(Stream_t) stream() const { return stream_.get(); }
-  void launched() { check(SAMBA_RUNTIME(GetLastError)(), "launching a kernel"); }
+  void launched() { check(SAMBA_RUNTIME(GetLastError)(), kLaunching); }
 
  private:
   Stream stream_;
   DeviceMemory memory_{stream_.get()};
   Workspace workspace_{memory_};
   std::string name_;
-  Index most_threads_ = 0;
+  std::string description_;  // "NVIDIA H200 (sm_90)"
+  Index most_threads_ = 0, multiprocessors_ = 0;
 };
 
 }  // namespace samba::SAMBA_GPU

@@ -2,6 +2,11 @@
 #pragma once
 
 #include "samba/backends/gpu/families.h"
+#include "samba/kernels/extended_gradients.h"
+
+namespace samba::elementary {
+#include "samba/numerics/gelu_slopes-inl.h"
+}  // namespace samba::elementary
 
 namespace samba::SAMBA_GPU {
 
@@ -47,6 +52,19 @@ struct Unary {
   const float* x;
   float* out;
   SAMBA_DEVICE void operator()(Index i) const { out[i] = unary_value<kFunction>(x[i]); }
+};
+
+// Of gelu and gelu_tanh.
+template <UnaryFunction kFunction>
+struct UnaryBackward {
+  const float *x, *dy;
+  float* dx;
+  SAMBA_DEVICE void operator()(Index i) const {
+    const elementary::ScalarLanes lanes;
+    const float slope = kFunction == UnaryFunction::gelu ? elementary::gelu_slope(lanes, x[i])
+                                                         : elementary::gelu_tanh_slope(lanes, x[i]);
+    dx[i] = mul(dy[i], slope);
+  }
 };
 
 template <BinaryFunction kFunction>
@@ -172,6 +190,11 @@ struct CopyColumns {
   }
 };
 
+struct StartSearch {
+  std::uint64_t* first;
+  SAMBA_DEVICE void operator()(Index) const { *first = ~std::uint64_t{0}; }
+};
+
 struct FirstNonFinite {
   const float* x;
   std::uint64_t* first;
@@ -180,7 +203,7 @@ struct FirstNonFinite {
   }
 };
 
-class ElementwiseGpu final : public ElementwiseKernels {
+class ElementwiseGpu final : public ElementwiseKernels, public ActivationGradients {
  public:
   explicit ElementwiseGpu(Context& context) : context_(context) {}
 
@@ -228,6 +251,12 @@ class ElementwiseGpu final : public ElementwiseKernels {
                        float* d_act, float* d_up, float* d_gate) override {
     for_each(context_, n, SwigluBackward{gate, up, act, d_gated, d_act, d_up, d_gate});
   }
+  void unary_backward(UnaryFunction function, Index n, const float* x, const float* dy, float* dx) override {
+    if (function == UnaryFunction::gelu) {
+      return for_each(context_, n, UnaryBackward<UnaryFunction::gelu>{x, dy, dx});
+    }
+    for_each(context_, n, UnaryBackward<UnaryFunction::gelu_tanh>{x, dy, dx});
+  }
   void zero_padding(Index batch, Index length, Index width, const std::int32_t* lengths, float* x) override {
     for_each(context_, batch * length * width, ZeroPadding{length, width, lengths, x});
   }
@@ -237,8 +266,8 @@ class ElementwiseGpu final : public ElementwiseKernels {
   }
 
   Index first_non_finite(Index n, const float* x) override {
-    std::uint64_t found = ~std::uint64_t{0};
-    context_.memory().copy_to_device(first_.data(), &found, sizeof found);
+    std::uint64_t found = 0;
+    for_each(context_, 1, StartSearch{first_.data()});
     for_each(context_, n, FirstNonFinite{x, first_.data()});
     context_.memory().copy_to_host(&found, first_.data(), sizeof found);
     return found == ~std::uint64_t{0} ? -1 : static_cast<Index>(found);

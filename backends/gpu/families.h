@@ -8,12 +8,15 @@
 
 namespace samba::SAMBA_GPU {
 
+class Blas;
+
 std::unique_ptr<AttentionKernels> make_attention(Context& context);
 std::unique_ptr<ConvKernels> make_conv(Context& context);
 std::unique_ptr<ElementwiseKernels> make_elementwise(Context& context);
 std::unique_ptr<EmbeddingKernels> make_embedding(Context& context);
 std::unique_ptr<Fixed15Kernels> make_fixed15(Context& context);
-std::unique_ptr<LinearKernels> make_linear(Context& context);
+// `blas`: what computes the products of the numeric mode fast; null: the kernels do.
+std::unique_ptr<LinearKernels> make_linear(Context& context, const Blas* blas);
 std::unique_ptr<LossKernels> make_loss(Context& context);
 std::unique_ptr<Mamba1Kernels> make_mamba1(Context& context);
 std::unique_ptr<Mamba2Kernels> make_mamba2(Context& context);

@@ -1,15 +1,16 @@
 // The matrix product "gemm fp32 v1" (spec 10 section 3) in tiles.
 //
-// A block computes a tile of c; each of its threads a few neighbouring cells, in registers. The terms come in slices of
-// kDepth through shared memory, a slice never crosses a leaf. A leaf is one chain of fused steps a cell; its partial
-// joins the tree, a binary counter of partials.
+// A block computes a tile of c; each of its threads a few cells, in registers. The terms come in slices of kDepth
+// through shared memory, a slice never crosses a leaf; while one is multiplied the next is on its way to the other half
+// of shared memory. A leaf is one chain of fused steps a cell; its partial joins the tree, a binary counter of
+// partials.
 //
-// Flushes: operands are flushed when they are loaded. While a slice is loaded, the smallest exponents of its nonzero
-// elements are taken (exponents.gpu.h). From the first slice of a leaf on that is not safe, the leaf goes on flushing.
+// Flushes: every thread flushes the operands that it loaded, and takes the smallest exponents of the nonzero ones
+// (exponents.gpu.h). From the first slice of a leaf on that is not safe, the leaf goes on flushing.
 #pragma once
 
 #include "samba/backends/gpu/exponents.gpu.h"
-#include "samba/backends/gpu/families.h"
+#include "samba/backends/gpu/folds.gpu.h"
 #include "samba/kernels/linear.h"
 
 namespace samba::SAMBA_GPU {
@@ -29,12 +30,18 @@ template <Layout kLayout>
 struct Operands {
   static constexpr bool kTermsOfA = kLayout != Layout::tn;  // rows of a hold terms
   static constexpr bool kTermsOfB = kLayout == Layout::nt;
-  SAMBA_DEVICE static float a(const Product& g, Index i, Index p) { return g.a[kTermsOfA ? i * g.k + p : p * g.m + i]; }
-  SAMBA_DEVICE static float b(const Product& g, Index p, Index j) { return g.b[kTermsOfB ? j * g.k + p : p * g.n + j]; }
+  SAMBA_DEVICE static const float* a(const Product& g, Index i, Index p) {
+    return g.a + (kTermsOfA ? i * g.k + p : p * g.m + i);
+  }
+  SAMBA_DEVICE static const float* b(const Product& g, Index p, Index j) {
+    return g.b + (kTermsOfB ? j * g.k + p : p * g.n + j);
+  }
 };
 
-// Cells of one thread: kRows x kColumns.
-template <int kRows, int kColumns>
+// Cells of one thread: kRows neighbouring rows x kColumns columns, which come in runs of kRun, kRunPitch apart.
+inline constexpr int kRun = 4;
+
+template <int kRows, int kColumns, int kRunPitch>
 struct Cells {
   float acc[kRows * kColumns];
   float levels[kMaxTreeDepth][kRows * kColumns];
@@ -52,7 +59,7 @@ struct Cells {
       SAMBA_UNROLL
       for (int i = 0; i < kRows; ++i) a[i] = rows[d * row_pitch + i];
       SAMBA_UNROLL
-      for (int j = 0; j < kColumns; ++j) b[j] = columns[d * column_pitch + j];
+      for (int j = 0; j < kColumns; ++j) b[j] = columns[d * column_pitch + j / kRun * kRunPitch + j % kRun];
       SAMBA_UNROLL
       for (int i = 0; i < kRows; ++i) {
         SAMBA_UNROLL
@@ -89,22 +96,51 @@ struct Cells {
   }
 };
 
-// Loads elements (d, x), d < length, x < kSpan, of a slice to slice[d * kPitch + x], zeros where x >= limit. Returns
-// the smallest exponent of this thread's. load(d, x) gives an element.
-template <int kSpan, int kPitch, bool kTerms, class Load>
-SAMBA_DEVICE int load_slice(int length, Index limit, float* slice, Load&& load) {
-  int smallest = kNoExponent;
+// The elements (d, x), d < length, x < kSpan, of a slice at slice[d * kPitch + x] that this thread loads.
+template <int kSpan, int kPitch, bool kTerms, class Visit>
+SAMBA_DEVICE void for_slice(int length, Visit&& visit) {
   const int threads = static_cast<int>(block_threads());
   for (int e = static_cast<int>(thread_index()); e < kDepth * kSpan; e += threads) {
     const int d = kTerms ? e % kDepth : e / kSpan;
     const int x = kTerms ? e / kDepth : e % kSpan;
-    if (d >= length) continue;
-    const float value = x < limit ? flush(load(d, x)) : 0.0F;
-    slice[d * kPitch + x] = value;
-    smallest = smaller_exponent(smallest, value);
+    if (d < length) visit(d, x, d * kPitch + x);
   }
+}
+
+// Begins to load a slice, with zeros where x >= limit; at(d, x) is where an element lies.
+template <int kSpan, int kPitch, bool kTerms, class At>
+SAMBA_DEVICE void load_slice(int length, Index limit, float* slice, At&& at) {
+  for_slice<kSpan, kPitch, kTerms>(length, [&](int d, int x, int cell) {
+    if (x < limit) {
+      copy_async(slice + cell, at(d, x));
+    } else {
+      slice[cell] = 0.0F;
+    }
+  });
+}
+
+// Flushes what this thread has loaded and returns its smallest exponent.
+template <int kSpan, int kPitch, bool kTerms>
+SAMBA_DEVICE int flush_slice(int length, float* slice) {
+  int smallest = kNoExponent;
+  for_slice<kSpan, kPitch, kTerms>(length, [&](int, int, int cell) {
+    const float loaded = slice[cell], value = flush(loaded);
+    if (to_bits(value) != to_bits(loaded)) slice[cell] = value;
+    smallest = smaller_exponent(smallest, value);
+  });
   return smallest;
 }
+
+// The terms [first, end_of_leaf) that are left of a leaf.
+struct LeafRest {
+  Index first, end;
+  SAMBA_DEVICE int length() const { return end - first < kDepth ? static_cast<int>(end - first) : kDepth; }
+  SAMBA_DEVICE bool is_last() const { return first + kDepth >= end; }  // slice of the leaf
+  SAMBA_DEVICE LeafRest next(Index leaf, Index k) const {
+    if (!is_last()) return {first + kDepth, end};
+    return {end, end + leaf < k ? end + leaf : k};
+  }
+};
 
 template <Layout kLayout, int kTileM, int kTileN, int kRows, int kColumns>
 SAMBA_KERNEL(kTileM* kTileN / (kRows * kColumns))
@@ -112,50 +148,66 @@ gemm_tiles(Product g) {
   using At = Operands<kLayout>;
   constexpr int kPitchA = kTileM + 4, kPitchB = kTileN + 4;
   constexpr int kThreadColumns = kTileN / kColumns;
-  SAMBA_SHARED(float, slice_a, kDepth* kPitchA);
-  SAMBA_SHARED(float, slice_b, kDepth* kPitchB);
-  SAMBA_SHARED(int, smallest, 4);  // of a and of b, for this slice and the next
+  SAMBA_SHARED(float, slices_a, 2 * kDepth * kPitchA);
+  SAMBA_SHARED(float, slices_b, 2 * kDepth * kPitchB);
+  SAMBA_SHARED(int, smallest, 6);  // of a and of b, for three slices in turn
 
   const Index first_row = static_cast<Index>(block_y()) * kTileM, first_column = static_cast<Index>(block_x()) * kTileN;
   const int thread = static_cast<int>(thread_index());
-  const int row = thread / kThreadColumns * kRows, column = thread % kThreadColumns * kColumns;
+  const int row = thread / kThreadColumns * kRows, column = thread % kThreadColumns * kRun;
   const Index leaf = leaf_length(g.k);
-  if (thread < 4) smallest[thread] = kNoExponent;
+  const auto load = [&](const LeafRest& rest, int half) {
+    load_slice<kTileM, kPitchA, At::kTermsOfA>(rest.length(), g.m - first_row, slices_a + half * kDepth * kPitchA,
+                                               [&](int d, int x) { return At::a(g, first_row + x, rest.first + d); });
+    load_slice<kTileN, kPitchB, At::kTermsOfB>(
+        rest.length(), g.n - first_column, slices_b + half * kDepth * kPitchB,
+        [&](int d, int x) { return At::b(g, rest.first + d, first_column + x); });
+  };
+  LeafRest rest{0, leaf < g.k ? leaf : g.k};
+  load(rest, 0);
+  if (thread < 6) smallest[thread] = kNoExponent;
   barrier();
 
-  Cells<kRows, kColumns> cells;
-  int turn = 0;
+  Cells<kRows, kColumns, kThreadColumns * kRun> cells;
+  cells.clear();
+  bool flushing = false;
+  int half = 0, turn = 0;
   Index leaves = 0;
-  for (Index first = 0; first < g.k; first += leaf, ++leaves) {
-    const Index end = first + leaf < g.k ? first + leaf : g.k;
-    cells.clear();
-    bool flushing = false;
-    for (Index p = first; p < end; p += kDepth, turn ^= 2) {
-      const int length = end - p < kDepth ? static_cast<int>(end - p) : kDepth;
-      const int of_a = load_slice<kTileM, kPitchA, At::kTermsOfA>(
-          length, g.m - first_row, slice_a, [&](int d, int x) { return At::a(g, first_row + x, p + d); });
-      const int of_b = load_slice<kTileN, kPitchB, At::kTermsOfB>(
-          length, g.n - first_column, slice_b, [&](int d, int x) { return At::b(g, p + d, first_column + x); });
-      if (of_a < kNoExponent) atomic_min(smallest + turn, of_a);
-      if (of_b < kNoExponent) atomic_min(smallest + turn + 1, of_b);
-      barrier();
-      flushing = flushing || smallest[turn] + smallest[turn + 1] < kSafeExponents;
-      if (thread < 2) smallest[(turn ^ 2) + thread] = kNoExponent;
-      if (flushing) {
-        cells.template steps<true>(length, slice_a + row, kPitchA, slice_b + column, kPitchB);
-      } else {
-        cells.template steps<false>(length, slice_a + row, kPitchA, slice_b + column, kPitchB);
-      }
-      barrier();
+  while (rest.first < g.k) {
+    float* slice_a = slices_a + half * kDepth * kPitchA;
+    float* slice_b = slices_b + half * kDepth * kPitchB;
+    const int length = rest.length();
+    wait_copies();
+    const int of_a = flush_slice<kTileM, kPitchA, At::kTermsOfA>(length, slice_a);
+    const int of_b = flush_slice<kTileN, kPitchB, At::kTermsOfB>(length, slice_b);
+    if (of_a < kNoExponent) atomic_min(smallest + turn, of_a);
+    if (of_b < kNoExponent) atomic_min(smallest + turn + 1, of_b);
+    barrier();  // behind it nobody reads the other half, nor the exponents of the slice before
+    const LeafRest next = rest.next(leaf, g.k);
+    half ^= 1;
+    if (next.first < g.k) load(next, half);
+    flushing = flushing || smallest[turn] + smallest[turn + 1] < kSafeExponents;
+    if (thread < 2) smallest[(turn + 4) % 6 + thread] = kNoExponent;
+    turn = (turn + 2) % 6;
+    if (flushing) {
+      cells.template steps<true>(length, slice_a + row, kPitchA, slice_b + column, kPitchB);
+    } else {
+      cells.template steps<false>(length, slice_a + row, kPitchA, slice_b + column, kPitchB);
     }
-    cells.push(leaves);
+    if (rest.is_last()) {
+      cells.push(leaves++);
+      cells.clear();
+      flushing = false;
+    }
+    rest = next;
   }
   cells.fold(leaves);
   SAMBA_UNROLL
   for (int i = 0; i < kRows; ++i) {
     SAMBA_UNROLL
     for (int j = 0; j < kColumns; ++j) {
-      const Index at_row = first_row + row + i, at_column = first_column + column + j;
+      const Index at_row = first_row + row + i;
+      const Index at_column = first_column + column + j / kRun * kThreadColumns * kRun + j % kRun;
       if (at_row < g.m && at_column < g.n) g.c[at_row * g.n + at_column] = cells.acc[i * kColumns + j];
     }
   }
@@ -180,24 +232,30 @@ void launch_tiles(Context& context, const Product& g) {
 template <Layout kLayout>
 void launch_product(Context& context, const Product& g) {
   if (g.m <= 16) return launch_tiles<kLayout, 16, 64, 2, 4>(context, g);
+  // Large tiles where there are enough of them for all multiprocessors.
+  if (g.m >= 128 && g.n >= 128 && (g.m / 128) * (g.n / 128) >= context.multiprocessors()) {
+    return launch_tiles<kLayout, 128, 128, 8, 8>(context, g);
+  }
   launch_tiles<kLayout, 64, 64, 4, 4>(context, g);
 }
 
-// A product of few rows with b[k, n]: one thread a column and leaf, so that the weight is read once, in long runs.
-// partials[t, i, j]; blocks: columns by kRowThreads, leaves.
+// A product of few rows with b[k, n]: one thread for some columns of a leaf, so that the weight is read once, in long
+// runs and several steps ahead. partials[t, i, j]; blocks: columns by kRowThreads * kColumns, leaves.
 inline constexpr int kRowThreads = 128;
 inline constexpr int kMostRows = 8;
+inline constexpr int kAhead = 8;
 
-template <int kRows>
+template <int kRows, int kColumns>
 SAMBA_KERNEL(kRowThreads)
 row_leaves(Product g, Index leaf, float* partials) {
+  using Run = FloatRun<kColumns>;
   SAMBA_SHARED(float, x, kRows* kRowThreads);
-  const Index j = global_thread();
+  const Index j = global_thread() * kColumns;
   const Index first = static_cast<Index>(block_y()) * leaf;
   const Index end = first + leaf < g.k ? first + leaf : g.k;
-  float acc[kRows];
+  float acc[kRows * kColumns];
   SAMBA_UNROLL
-  for (int i = 0; i < kRows; ++i) acc[i] = 0.0F;
+  for (int q = 0; q < kRows * kColumns; ++q) acc[q] = 0.0F;
   for (Index p = first; p < end; p += kRowThreads) {
     const Index here = p + thread_index();
     for (int i = 0; i < kRows; ++i) {
@@ -205,28 +263,55 @@ row_leaves(Product g, Index leaf, float* partials) {
     }
     barrier();
     const int length = end - p < kRowThreads ? static_cast<int>(end - p) : kRowThreads;
-    if (j < g.n) {
-      for (int d = 0; d < length; ++d) {
-        const float b = flush(g.b[(p + d) * g.n + j]);
+    const float* column = g.b + p * g.n + j;
+    const auto step = [&](const Run& run, int d) {
+      SAMBA_UNROLL
+      for (int c = 0; c < kColumns; ++c) {
+        const float b = flush(run.values[c]);
         SAMBA_UNROLL
-        for (int i = 0; i < kRows; ++i) acc[i] = flush(fma(x[i * kRowThreads + d], b, acc[i]));
+        for (int i = 0; i < kRows; ++i) {
+          acc[i * kColumns + c] = flush(fma(x[i * kRowThreads + d], b, acc[i * kColumns + c]));
+        }
       }
+    };
+    if (j < g.n) {
+      int d = 0;
+      for (; d + kAhead <= length; d += kAhead) {
+        Run runs[kAhead];
+        SAMBA_UNROLL
+        for (int q = 0; q < kAhead; ++q) runs[q] = *reinterpret_cast<const Run*>(column + (d + q) * g.n);
+        SAMBA_UNROLL
+        for (int q = 0; q < kAhead; ++q) step(runs[q], d + q);
+      }
+      for (; d < length; ++d) step(*reinterpret_cast<const Run*>(column + d * g.n), d);
     }
     barrier();
   }
   if (j >= g.n) return;
-  for (int i = 0; i < kRows && i < g.m; ++i) partials[(block_y() * g.m + i) * g.n + j] = acc[i];
+  for (int i = 0; i < kRows && i < g.m; ++i) {
+    for (int c = 0; c < kColumns; ++c) partials[(block_y() * g.m + i) * g.n + j + c] = acc[i * kColumns + c];
+  }
+}
+
+template <int kRows, int kColumns>
+void launch_row_leaves(Context& context, const Product& g, Index leaves, float* partials) {
+  constexpr Index kSpan = kRowThreads * kColumns;
+  const Grid grid{static_cast<unsigned>((g.n + kSpan - 1) / kSpan), static_cast<unsigned>(leaves)};
+  launch(context, grid, kRowThreads, row_leaves<kRows, kColumns>, g, leaf_length(g.k), partials);
 }
 
 template <int kRows>
 void launch_rows(Context& context, const Product& g) {
   const Index leaves = leaf_count(g.k);
-  const Grid grid{static_cast<unsigned>((g.n + kRowThreads - 1) / kRowThreads), static_cast<unsigned>(leaves)};
-  if (leaves == 1) return launch(context, grid, kRowThreads, row_leaves<kRows>, g, leaf_length(g.k), g.c);
   const Workspace::Scope scope(context.workspace());
-  float* partials = context.workspace().floats(leaves * g.m * g.n);
-  launch(context, grid, kRowThreads, row_leaves<kRows>, g, leaf_length(g.k), partials);
-  for_each(context, g.m * g.n, FoldLeaves{leaves, g.m * g.n, partials, g.c});
+  float* partials = leaves == 1 ? g.c : context.workspace().floats(leaves * g.m * g.n);
+  const bool aligned = g.n % 4 == 0 && reinterpret_cast<std::uintptr_t>(g.b) % sizeof(FloatRun<4>) == 0;
+  if (aligned && g.n / (4 * kRowThreads) * leaves >= context.multiprocessors()) {
+    launch_row_leaves<kRows, 4>(context, g, leaves, partials);
+  } else {
+    launch_row_leaves<kRows, 1>(context, g, leaves, partials);
+  }
+  if (leaves > 1) for_each(context, g.m * g.n, FoldLeaves{leaves, g.m * g.n, partials, g.c});
 }
 
 // c[m, n] = a[m, k] b[k, n]

@@ -2,6 +2,7 @@
 // outputs and read neighbouring floats.
 #pragma once
 
+#include "samba/backends/gpu/blas.gpu.h"
 #include "samba/backends/gpu/folds.gpu.h"
 #include "samba/backends/gpu/gemm.gpu.h"
 #include "samba/kernels/weight.h"
@@ -69,9 +70,10 @@ struct GatherColumns {
 
 class LinearGpu final : public LinearKernels {
  public:
-  explicit LinearGpu(Context& context) : context_(context) {}
+  LinearGpu(Context& context, const Blas* blas) : context_(context), blas_(blas) {}
 
   void gemm(Layout layout, Index m, Index n, Index k, const float* a, const float* b, float* c) override {
+    if (blas_ != nullptr && Blas::takes(m, n, k)) return blas_->gemm(layout, m, n, k, a, b, c);
     const Product product{m, n, k, a, b, c};
     switch (layout) {
       case Layout::nn:
@@ -99,6 +101,7 @@ class LinearGpu final : public LinearKernels {
   void linear(const PreparedWeight& weight, Index m, const float* x, float* y) override {
     if (weight.format() != WeightFormat::float32) return linear_packed(context_, weight, m, x, y);
     const auto& transposed = static_cast<const TransposedWeight&>(weight);
+    if (blas_ != nullptr) return gemm(Layout::nn, m, weight.rows(), weight.columns(), x, transposed.values(), y);
     launch_nn(context_, {m, weight.rows(), weight.columns(), x, transposed.values(), y});
   }
   // The byte_size() that prepare() would give.
@@ -147,6 +150,7 @@ class LinearGpu final : public LinearKernels {
   }
 
   Context& context_;
+  const Blas* blas_;
   DeviceArray<float> result_{context_.memory(), 1};
 };
 
@@ -156,6 +160,8 @@ void launch_nt(Context& context, Index m, Index n, Index k, const float* x, cons
   launch_product<Layout::nt>(context, {m, n, k, x, w, y});
 }
 
-std::unique_ptr<LinearKernels> make_linear(Context& context) { return std::make_unique<LinearGpu>(context); }
+std::unique_ptr<LinearKernels> make_linear(Context& context, const Blas* blas) {
+  return std::make_unique<LinearGpu>(context, blas);
+}
 
 }  // namespace samba::SAMBA_GPU

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "samba/backends/gpu/families.h"
+#include "samba/kernels/cross_entropy_call.h"
 
 namespace samba::SAMBA_GPU {
 
@@ -33,15 +34,6 @@ SAMBA_DEVICE float block_sum(Index n, float* partials, Term&& term) {
   return sum;
 }
 
-struct CrossEntropy {
-  CrossEntropyShape shape;
-  const float* logits;
-  const std::int32_t* targets;
-  float divisor;
-  float *row_loss, *d_logits;
-  CrossEntropyStages stages;
-};
-
 // The loss of a row from its sums, in thread 0.
 SAMBA_DEVICE float row_loss(const CrossEntropyShape& shape, float target_shift, float log_denominator,
                             float log_probabilities) {
@@ -52,7 +44,7 @@ SAMBA_DEVICE float row_loss(const CrossEntropyShape& shape, float target_shift, 
 }
 
 SAMBA_KERNEL(kLossThreads)
-cross_entropy_row(CrossEntropy g) {
+cross_entropy_row(CrossEntropyCall g) {
   SAMBA_SHARED(float, maxima, kLossThreads);
   SAMBA_SHARED(float, partials, kMaxLeaves);
   SAMBA_SHARED(float, sums, 2);  // the denominator and its logarithm
@@ -169,7 +161,7 @@ class LossGpu final : public LossKernels {
   void cross_entropy(const CrossEntropyShape& shape, const float* logits, const std::int32_t* targets, float divisor,
                      float* row_loss, float* d_logits, const CrossEntropyStages& stages) override {
     launch(context_, Grid{static_cast<unsigned>(shape.rows)}, kLossThreads, cross_entropy_row,
-           CrossEntropy{shape, logits, targets, divisor, row_loss, d_logits, stages});
+           CrossEntropyCall{shape, logits, targets, divisor, row_loss, d_logits, stages});
   }
 
   float chunked_lm_head_loss(Index rows, Index width, Index classes, const float* hidden, const float* weight,

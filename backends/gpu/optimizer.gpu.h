@@ -2,38 +2,18 @@
 #pragma once
 
 #include "samba/backends/gpu/families.h"
+#include "samba/kernels/optimizer_elements.h"
 
 namespace samba::SAMBA_GPU {
 
 namespace {
 
-SAMBA_DEVICE float gradient_value(float g, bool maximize) {
-  return flush(maximize ? from_bits(to_bits(g) ^ kSignBit) : g);
-}
-
-// Hyperparameters are used as they are: only sums and products pass F (spec 61 section 2 step 5).
 struct AdamStep {
   AdamScalars s;
   const float* gradient;
   float *parameters, *exp_avg, *exp_avg_sq;
   SAMBA_DEVICE void operator()(Index i) const {
-    float g = gradient_value(gradient[i], s.maximize);
-    float p = flush(parameters[i]);
-    float m = flush(exp_avg[i]);
-    float v = flush(exp_avg_sq[i]);
-    if (s.weight_decay != 0.0F) {
-      if (s.decoupled) {
-        p = flush(s.decay * p);
-      } else {
-        g = flush(fma(s.weight_decay, p, g));
-      }
-    }
-    m = flush(fma(s.c1, g, flush(s.beta1 * m)));
-    v = flush(fma(s.c2, flush(g * g), flush(s.beta2 * v)));
-    const float denominator = flush(div(flush(elementary::sqrt(v)), s.root_bias2) + s.eps);
-    parameters[i] = flush(fma(-s.step, div(m, denominator), p));
-    exp_avg[i] = m;
-    exp_avg_sq[i] = v;
+    adam_element(s, gradient[i], parameters[i], exp_avg[i], exp_avg_sq[i]);
   }
 };
 
@@ -42,22 +22,14 @@ struct SgdStep {
   const float* gradient;
   float *parameters, *buffer;
   SAMBA_DEVICE void operator()(Index i) const {
-    float g = gradient_value(gradient[i], s.maximize);
-    const float p = flush(parameters[i]);
-    if (s.weight_decay != 0.0F) g = flush(fma(s.weight_decay, p, g));
-    if (s.momentum != 0.0F) {
-      const float b = s.first ? g : flush(fma(s.c_dampening, g, flush(s.momentum * flush(buffer[i]))));
-      g = s.nesterov ? flush(fma(s.momentum, b, g)) : b;
-      buffer[i] = b;
-    }
-    parameters[i] = flush(fma(s.negative_lr, g, p));
+    sgd_element(s, gradient[i], parameters[i], buffer == nullptr ? nullptr : buffer + i);
   }
 };
 
 struct ScaleGradient {
   float coefficient;
   float* gradient;
-  SAMBA_DEVICE void operator()(Index i) const { gradient[i] = flush(coefficient * flush(gradient[i])); }
+  SAMBA_DEVICE void operator()(Index i) const { gradient[i] = scaled_gradient(coefficient, gradient[i]); }
 };
 
 // A chain of squares for each leaf; a thread has one, there are many.

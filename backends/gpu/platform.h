@@ -9,8 +9,7 @@
 //     SAMBA_SHARED(float, tile, 1024);                       // shared memory of a block: float* tile
 //     for (Index i = global_thread(); i < n; i += global_threads()) f(i);
 //     barrier();                                             // all threads of the block
-//     float other = shuffle_xor(value, 1);                   // of the lane whose number differs in these bits, below
-//     32
+//     float other = shuffle_xor(value, 1);                   // of the lane whose number differs in these bits (< 32)
 //   }
 //   launch(context, Grid{blocks}, 256, apply<Function>, n, f);
 //
@@ -42,7 +41,7 @@
 
 #define SAMBA_KERNEL(most_threads) static __global__ void __launch_bounds__(most_threads)
 #define SAMBA_DEVICE __device__ inline
-#define SAMBA_SHARED(type, name, count) __shared__ type name[count]
+#define SAMBA_SHARED(type, name, count) alignas(16) __shared__ type name[count]
 #define SAMBA_UNROLL _Pragma("unroll")
 
 namespace samba::SAMBA_GPU {
@@ -64,6 +63,24 @@ __device__ inline std::uint32_t shuffle_xor(std::uint32_t value, int mask) {
   return __shfl_xor_sync(0xFFFFFFFFU, value, mask);
 }
 #endif
+
+// Copies one float to shared memory, asynchronously from sm_80 on. It is there for this thread after wait_copies(), for
+// the block after the barrier behind that.
+__device__ inline void copy_async(float* shared, const float* global) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
+               :
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "l"(global)
+               : "memory");
+#else
+  *shared = *global;
+#endif
+}
+__device__ inline void wait_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" : : : "memory");
+#endif
+}
 
 // Order-independent: minima and maxima only, never a sum of floats.
 __device__ inline void atomic_min(int* cell, int value) { atomicMin(cell, value); }
@@ -113,6 +130,9 @@ inline std::uint32_t shuffle_xor(std::uint32_t value, int mask, const char* file
   return block->exchange(value, lane ^ static_cast<unsigned>(mask), {file, line});
 }
 
+inline void copy_async(float* shared, const float* global) { *shared = *global; }
+inline void wait_copies() {}
+
 template <class T>
 void atomic_min(T* cell, T value) {
   const std::atomic_ref<T> shared(*cell);
@@ -144,6 +164,12 @@ SAMBA_DEVICE Index global_thread() {
 }
 SAMBA_DEVICE Index global_threads() { return static_cast<Index>(grid_x()) * static_cast<Index>(block_threads()); }
 SAMBA_DEVICE float shuffle_xor(float value, int mask) { return from_bits(shuffle_xor(to_bits(value), mask)); }
+
+// Neighbouring floats that are loaded at once.
+template <int kCount>
+struct alignas(sizeof(float) * kCount) FloatRun {
+  float values[kCount];
+};
 
 inline constexpr int kMapThreads = 256;
 

@@ -8,23 +8,15 @@ namespace samba::SAMBA_GPU {
 
 namespace {
 
-struct Uniform {
+// Draws by a function of philox.h of (seed, stream, element, two parameters).
+template <auto kFunction>
+struct Draw {
   std::uint64_t seed;
   std::uint32_t stream;
-  float low, span;
+  float first, second;
   float* out;
   SAMBA_DEVICE void operator()(Index i) const {
-    out[i] = stream_uniform(seed, stream, static_cast<std::uint64_t>(i), low, span);
-  }
-};
-
-struct Normal {
-  std::uint64_t seed;
-  std::uint32_t stream;
-  float mean, deviation;
-  float* out;
-  SAMBA_DEVICE void operator()(Index i) const {
-    out[i] = stream_normal(seed, stream, static_cast<std::uint64_t>(i), mean, deviation);
+    out[i] = kFunction(seed, stream, static_cast<std::uint64_t>(i), first, second);
   }
 };
 
@@ -44,10 +36,10 @@ class RandomGpu final : public RandomKernels {
   explicit RandomGpu(Context& context) : context_(context) {}
 
   void uniform(std::uint64_t seed, std::uint32_t stream, Index n, float low, float high, float* out) override {
-    for_each(context_, n, Uniform{seed, stream, low, high - low, out});
+    for_each(context_, n, Draw<stream_uniform>{seed, stream, low, high - low, out});
   }
   void normal(std::uint64_t seed, std::uint32_t stream, Index n, float mean, float deviation, float* out) override {
-    for_each(context_, n, Normal{seed, stream, mean, deviation, out});
+    for_each(context_, n, Draw<stream_normal>{seed, stream, mean, deviation, out});
   }
   void dropout(const DropoutKey& key, Index n, const float* x, float* y) override {
     for_each(context_, n, Dropout{key, x, nullptr, y});

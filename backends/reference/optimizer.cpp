@@ -1,52 +1,21 @@
 #include "samba/backends/reference/optimizer.h"
 
 #include "samba/backends/reference/clones.h"
-#include "samba/numerics/elementary.h"
+#include "samba/kernels/optimizer_elements.h"
 #include "samba/numerics/fold.h"
 
 namespace samba::reference {
 
 namespace {
 
-inline float gradient_value(float g, bool maximize) { return flush(maximize ? from_bits(to_bits(g) ^ kSignBit) : g); }
-
-// Hyperparameters are used as they are: only sums and products pass F (spec 61 section 2 step 5).
 SAMBA_FMA_CLONES void adam_elements(const AdamScalars& s, Index n, const float* gradient, float* parameters,
                                     float* exp_avg, float* exp_avg_sq) {
-  for (Index i = 0; i < n; ++i) {
-    float g = gradient_value(gradient[i], s.maximize);
-    float p = flush(parameters[i]);
-    float m = flush(exp_avg[i]);
-    float v = flush(exp_avg_sq[i]);
-    if (s.weight_decay != 0.0F) {
-      if (s.decoupled) {
-        p = flush(s.decay * p);
-      } else {
-        g = flush(fma(s.weight_decay, p, g));
-      }
-    }
-    m = flush(fma(s.c1, g, flush(s.beta1 * m)));
-    v = flush(fma(s.c2, flush(g * g), flush(s.beta2 * v)));
-    const float denominator = flush(div(flush(elementary::sqrt(v)), s.root_bias2) + s.eps);
-    parameters[i] = flush(fma(-s.step, div(m, denominator), p));
-    exp_avg[i] = m;
-    exp_avg_sq[i] = v;
-  }
+  for (Index i = 0; i < n; ++i) adam_element(s, gradient[i], parameters[i], exp_avg[i], exp_avg_sq[i]);
 }
 
 SAMBA_FMA_CLONES void sgd_elements(const SgdScalars& s, Index n, const float* gradient, float* parameters,
                                    float* buffer) {
-  for (Index i = 0; i < n; ++i) {
-    float g = gradient_value(gradient[i], s.maximize);
-    const float p = flush(parameters[i]);
-    if (s.weight_decay != 0.0F) g = flush(fma(s.weight_decay, p, g));
-    if (s.momentum != 0.0F) {
-      const float b = s.first ? g : flush(fma(s.c_dampening, g, flush(s.momentum * flush(buffer[i]))));
-      g = s.nesterov ? flush(fma(s.momentum, b, g)) : b;
-      buffer[i] = b;
-    }
-    parameters[i] = flush(fma(s.negative_lr, g, p));
-  }
+  for (Index i = 0; i < n; ++i) sgd_element(s, gradient[i], parameters[i], buffer == nullptr ? nullptr : buffer + i);
 }
 
 SAMBA_FMA_CLONES float sum_of_squares(Index n, const float* x) {
@@ -86,7 +55,7 @@ void OptimizerReference::leaf_sums_of_squares(Index leaf, Index n, const float* 
 }
 
 void OptimizerReference::scale(Index n, float coefficient, float* gradient) {
-  for (Index i = 0; i < n; ++i) gradient[i] = flush(coefficient * flush(gradient[i]));
+  for (Index i = 0; i < n; ++i) gradient[i] = scaled_gradient(coefficient, gradient[i]);
 }
 
 }  // namespace samba::reference

@@ -74,8 +74,15 @@ BenchReport run_bench(Context context, const std::vector<Case>& cases, const Ben
   unsetenv("OPENBLAS_L2_SIZE");
   context.blas = cpu::OpenBlas::find();
   if (context.blas) context.machine.blas = context.blas->description();
-  const std::string instruction_set = context.executor(1)->instruction_set();
-  measure_limits(context.machine, context.threads, instruction_set);
+  {
+    const auto executor = context.executor(1);
+    if (auto* device = dynamic_cast<DeviceBench*>(executor.get()); device != nullptr) {
+      // The device has its own threads: samba's number of them is that of one row.
+      measure_device_limits(context.machine, context.threads, *device);
+    } else {
+      measure_limits(context.machine, context.threads, executor->instruction_set());
+    }
+  }
   if (events.on_machine) events.on_machine(context.machine);
   if (options.quick) context.measuring.most_seconds = kQuickCaseSeconds;
 

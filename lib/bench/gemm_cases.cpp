@@ -1,4 +1,4 @@
-// Rows "gemm/LAYOUT/MxNxK/Nt": the identical matrix product beside OpenBLAS sgemm.
+// Rows "gemm/LAYOUT/MxNxK/Nt": the identical matrix product beside OpenBLAS sgemm, on a device beside its library's.
 //
 // nt is the product of a layer, whose weight is packed ahead; nn and tn pack both operands in the call, as the backward
 // does. A product of one row reads its matrix once and does little with it: it is measured over copies that together
@@ -7,7 +7,7 @@
 
 #include "samba/backends/cpu/openblas.h"
 #include "samba/bench/shapes.h"
-#include "samba/numerics/philox.h"
+#include "samba/kernels/device_bench.h"
 
 namespace samba::bench {
 
@@ -20,16 +20,19 @@ struct Product {
   Index m, n, k;
 };
 
-std::vector<float> draw(std::uint32_t stream, Index count) {
-  std::vector<float> values(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = stream_uniform(1, stream, i, -1.0F, 2.0F);
+DeviceArray<float> draw(Executor& executor, std::uint32_t stream, Index count) {
+  DeviceArray<float> values(executor.memory(), count);
+  executor.random().uniform(1, stream, count, -1.0F, 1.0F, values.data());
   return values;
 }
 
 class GemmSides {
  public:
   GemmSides(const Context& context, const Product& product, int threads)
-      : context_(context), p_(product), executor_(context.executor(threads)) {
+      : context_(context),
+        p_(product),
+        executor_(context.executor(threads)),
+        device_(dynamic_cast<DeviceBench*>(executor_.get())) {
     const auto matrix = static_cast<double>(p_.n * p_.k) * sizeof(float);
     const double flops = gemm_cost(p_.m, p_.n, p_.k).flops;
     copies_ = 1;
@@ -38,17 +41,22 @@ class GemmSides {
       const auto buffer = static_cast<double>(memory_buffer_bytes(context.machine));
       calls_ = copies_ = std::max(1, static_cast<int>(buffer / matrix) + 1);
     }
-    a_ = draw(1, p_.m * p_.k);
-    b_ = draw(2, p_.n * p_.k);
-    c_.resize(static_cast<std::size_t>(p_.m * p_.n));
+    a_ = draw(*executor_, 1, p_.m * p_.k);
+    b_ = draw(*executor_, 2, p_.n * p_.k);
+    c_ = DeviceArray<float>(executor_->memory(), p_.m * p_.n);
     for (int i = 0; i < copies_; ++i) {
       if (p_.layout == Layout::nt) prepared_.push_back(executor_->linear().prepare(p_.n, p_.k, b_.data()));
-      if (copies_ > 1) plain_.push_back(b_);
+      if (copies_ > 1) plain_.push_back(draw(*executor_, 2, p_.n * p_.k));
     }
   }
 
   int calls() const { return calls_; }
   bool streamed() const { return copies_ > 1; }
+  // Of what is measured beside it; empty: nothing.
+  std::string peer() const {
+    if (device_ != nullptr) return device_->library();
+    return context_.blas != nullptr ? "OpenBLAS" : "";
+  }
 
   void ours() {
     LinearKernels& linear = executor_->linear();
@@ -59,15 +67,21 @@ class GemmSides {
         linear.gemm(p_.layout, p_.m, p_.n, p_.k, a_.data(), matrix(i), c_.data());
       }
     }
+    executor_->memory().synchronize();
   }
 
   void theirs() {
     const bool a_transposed = p_.layout == Layout::tn, b_transposed = p_.layout == Layout::nt;
     const Index a_width = a_transposed ? p_.m : p_.k, b_width = b_transposed ? p_.k : p_.n;
     for (int i = 0; i < calls_; ++i) {
+      if (device_ != nullptr) {
+        device_->library_gemm(p_.layout, p_.m, p_.n, p_.k, a_.data(), matrix(i), c_.data());
+        continue;
+      }
       context_.blas->sgemm(a_transposed, b_transposed, p_.m, p_.n, p_.k, a_.data(), a_width, matrix(i), b_width,
                            c_.data(), p_.n);
     }
+    executor_->memory().synchronize();
   }
 
  private:
@@ -78,21 +92,23 @@ class GemmSides {
   const Context& context_;
   Product p_;
   std::unique_ptr<Executor> executor_;
+  DeviceBench* device_;  // null: of the cpu
   int copies_ = 1, calls_ = 1;
-  std::vector<float> a_, b_, c_;
+  DeviceArray<float> a_, b_, c_;
   std::vector<std::unique_ptr<PreparedWeight>> prepared_;
-  std::vector<std::vector<float>> plain_;
+  std::vector<DeviceArray<float>> plain_;
 };
 
 Row measure_product(const Context& context, const Product& product, const std::string& name, int threads) {
   GemmSides work(context, product, threads);
   std::vector<Side> sides{{.work = [&] { work.ours(); }, .threads = threads}};
-  if (context.blas) {
-    context.blas->use_threads(threads);
+  const std::string peer = work.peer();
+  if (!peer.empty()) {
+    if (context.blas != nullptr) context.blas->use_threads(threads);
     sides.push_back({.work = [&] { work.theirs(); }, .threads = threads});
   }
   MeasureOptions options = context.measuring;
-  options.foreign_threads = context.blas != nullptr;
+  options.foreign_threads = peer == "OpenBLAS";
   const std::vector<Timing> timings = measure(sides, options);
 
   const MachineLimits& limits = context.machine.at(threads);
@@ -106,8 +122,8 @@ Row measure_product(const Context& context, const Product& product, const std::s
   }
   row.cost = cost;
   row.timing = timings[0];
-  if (context.blas) {
-    row.peer_name = "OpenBLAS";
+  if (!peer.empty()) {
+    row.peer_name = peer;
     row.peer = cost.flops / timings[1].wall_min / 1e9;
   }
   return row;

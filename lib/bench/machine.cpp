@@ -164,6 +164,15 @@ void measure_limits(Machine& machine, const std::vector<int>& threads, const std
   }
 }
 
+void measure_device_limits(Machine& machine, const std::vector<int>& threads, DeviceBench& device) {
+  machine.instruction_set = device.device_description();
+  machine.blas = device.library();
+  MachineLimits limits;
+  limits.flops = device.measure_flops();
+  limits.read_bytes = limits.read_bytes_huge_pages = limits.read_bytes_cached = device.measure_read_bytes();
+  for (const int count : threads) machine.limits[count] = limits;
+}
+
 nlohmann::ordered_json machine_json(const Machine& machine) {
   nlohmann::ordered_json json{
       {"processor", machine.processor}, {"cores", machine.cores},         {"instruction_set", machine.instruction_set},

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "samba/kernels/device_bench.h"
+
 namespace samba::bench {
 
 struct MachineLimits {
@@ -47,6 +49,9 @@ double short_peak_flops(int threads, const std::string& instruction_set);
 
 // Measures on each number of threads. instruction_set: of the cpu executor.
 void measure_limits(Machine& machine, const std::vector<int>& threads, const std::string& instruction_set);
+
+// The same of a device, whose limits do not depend on the number of threads.
+void measure_device_limits(Machine& machine, const std::vector<int>& threads, DeviceBench& device);
 
 nlohmann::ordered_json machine_json(const Machine& machine);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "samba/bench/shapes.h"
+#include "samba/kernels/weight.h"
 #include "samba/numerics/packed_weight.h"
 #include "samba/numerics/philox.h"
 
@@ -24,23 +25,31 @@ Array draw(std::uint32_t stream, Index rows, Index columns) {
   return values;
 }
 
+DeviceArray<float> uploaded(Executor& executor, const Array& host) {
+  DeviceArray<float> device(executor.memory(), host.size());
+  device.upload(host.floats().data());
+  return device;
+}
+
 // Our product `ours` beside the float32 product of the same weight, which is the row's peer.
 Row measure_beside_float32(const Context& context, const Shape3& shape, const std::string& name, Executor& executor,
                            double weight_bytes, const Array& weight,
                            const std::function<void(const float*, float*)>& ours) {
-  const Array x = draw(1, shape.m, shape.k);
-  std::vector<float> y(static_cast<std::size_t>(shape.m * shape.n));
-  const auto floats = executor.linear().prepare(shape.n, shape.k, weight.floats().data());
+  const DeviceArray<float> x = uploaded(executor, draw(1, shape.m, shape.k));
+  DeviceArray<float> y(executor.memory(), shape.m * shape.n);
+  const auto floats = executor.linear().prepare(shape.n, shape.k, uploaded(executor, weight).data());
   const double flops = gemm_cost(shape.m, shape.n, shape.k).flops;
   const int calls = std::max(1, static_cast<int>(kLeastFlops / flops));
   const std::vector<Side> sides{{.work =
                                      [&] {
-                                       for (int i = 0; i < calls; ++i) ours(x.floats().data(), y.data());
+                                       for (int i = 0; i < calls; ++i) ours(x.data(), y.data());
+                                       executor.memory().synchronize();
                                      }},
                                 {.work = [&] {
                                   for (int i = 0; i < calls; ++i) {
-                                    executor.linear().linear(*floats, shape.m, x.floats().data(), y.data());
+                                    executor.linear().linear(*floats, shape.m, x.data(), y.data());
                                   }
+                                  executor.memory().synchronize();
                                 }}};
   const std::vector<Timing> timings = measure(sides, context.measuring);
   const MachineLimits& limits = context.machine.at(executor.threads());
@@ -60,7 +69,8 @@ Row measure_packed(const Context& context, const Shape3& shape, WeightFormat for
   const auto executor = context.executor(threads);
   const Array weight = draw(2, shape.n, shape.k);
   const Weight stored = pack_one(weight, format);
-  const auto prepared = executor->linear().prepare(stored.packed());
+  const DeviceWeight device(executor->memory(), stored.view());
+  const auto prepared = executor->linear().prepare(device.view().packed());
   return measure_beside_float32(context, shape, name, *executor, static_cast<double>(prepared->byte_size()), weight,
                                 [&](const float* x, float* y) { executor->linear().linear(*prepared, shape.m, x, y); });
 }
@@ -68,7 +78,7 @@ Row measure_packed(const Context& context, const Shape3& shape, WeightFormat for
 Row measure_fixed15(const Context& context, const Shape3& shape, const std::string& name, int threads) {
   const auto executor = context.executor(threads);
   const Array weight = draw(2, shape.n, shape.k);
-  const auto codes = executor->fixed15().prepare(shape.n, shape.k, weight.floats().data());
+  const auto codes = executor->fixed15().prepare(shape.n, shape.k, uploaded(*executor, weight).data());
   return measure_beside_float32(context, shape, name, *executor, 2.0 * static_cast<double>(shape.n * shape.k), weight,
                                 [&](const float* x, float* y) { executor->fixed15().linear(*codes, shape.m, x, y); });
 }

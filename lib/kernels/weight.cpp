@@ -1,6 +1,7 @@
 #include "samba/kernels/weight.h"
 
 #include <utility>
+#include <vector>
 
 #include "samba/core/error.h"
 #include "samba/numerics/block_weight.h"
@@ -51,12 +52,19 @@ DeviceWeight::DeviceWeight(Memory& memory, const ConstWeight& weight) {
   if (exponents_.size() > 0) exponents_.upload(weight.packed().exponents);
 }
 
-// The rows in the view's order.
+// The rows in the view's order, in one copy.
 void DeviceWeight::upload_blocks(Memory& memory) {
   const std::size_t bytes = blocks_.row_bytes();
   cells_ = DeviceArray<std::byte>(memory, cell_bytes(format_, shape_));
-  for (Index i = 0; i < blocks_.rows; ++i) {
-    memory.copy_to_device(cells_.data() + static_cast<std::size_t>(i) * bytes, blocks_.block_row(i), bytes);
+  if (blocks_.interleaved_head == 0) {
+    if (cells_.size() > 0) cells_.upload(blocks_.block_row(0));
+  } else {
+    std::vector<std::byte> ordered;
+    ordered.reserve(cells_.byte_size());
+    for (Index i = 0; i < blocks_.rows; ++i) {
+      ordered.insert(ordered.end(), blocks_.block_row(i), blocks_.block_row(i) + bytes);
+    }
+    cells_.upload(ordered.data());
   }
   blocks_ = ConstPackedWeight::of_blocks(format_, blocks_.rows, blocks_.columns, cells_.data());
 }

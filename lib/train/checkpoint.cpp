@@ -1,13 +1,13 @@
 #include "samba/train/checkpoint.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <map>
 #include <vector>
 
 #include "samba/core/error.h"
 #include "samba/model/weight_source.h"
+#include "samba/train/checkpoint_image.h"
 #include "samba/train/checkpoint_source.h"
 #include "samba/train/model_folder.h"
 #include "samba/train/ranked_checkpoint.h"
@@ -22,12 +22,6 @@ namespace {
 PieceWriter to_device(Memory& memory, float* device) {
   return [&memory, device](std::uint64_t first, const void* from, std::size_t bytes) {
     memory.copy_to_device(reinterpret_cast<char*>(device) + first, from, bytes);
-  };
-}
-
-PieceReader from_device(Memory& memory, const float* device) {
-  return [&memory, device](std::uint64_t first, void* to, std::size_t bytes) {
-    memory.copy_to_host(to, reinterpret_cast<const char*>(device) + first, bytes);
   };
 }
 
@@ -74,18 +68,9 @@ PieceWriter to_moments(Memory& memory, float* moments, const std::vector<Paramet
 
 std::string save_checkpoint(const SambaTrainer& trainer, const Path& path, const FileProgress& progress) {
   if (trainer.ranks() != nullptr) return save_ranked_checkpoint(trainer, path);
-  if (!fits_samba_archive(model_state(trainer))) return save_stack_checkpoint(trainer, path, progress);
-  Memory& memory = trainer.stack().executor().memory();
-  const Optimizer& optimizer = trainer.optimizer();
-  const std::vector<std::int32_t>& initialized = optimizer.buffer_initialized();
-  const PieceReader from_flags = [&](std::uint64_t first, void* to, std::size_t bytes) {
-    std::memcpy(to, reinterpret_cast<const char*>(initialized.data()) + first, bytes);
-  };
-  return write_samba_archive(
-      path, state_dictionary(trainer), archive_counts(trainer.stack().registry()),
-      {from_device(memory, trainer.stack().device_parameters()), from_device(memory, optimizer.exp_avg()),
-       from_device(memory, optimizer.exp_avg_sq()), from_flags},
-      progress);
+  CheckpointImage image;
+  image.take(trainer);
+  return image.write(path, progress);
 }
 
 std::unique_ptr<SambaTrainer> load_for_training(Executor& executor, const Path& path, const FileProgress& progress,

@@ -279,10 +279,14 @@ void RunFolder::draw_loss() const {
   write_file_atomically(folder_ / "loss.svg", loss_svg(read_metrics(folder_ / "metrics.jsonl")));
 }
 
+Path RunFolder::checkpoint_path(Index step, const std::string& extension) const {
+  return folder_ / "checkpoints" / checkpoint_name(step, extension);
+}
+
 Path RunFolder::add_checkpoint(Index step, const CheckpointConfig& keep, Sidecar sidecar,
                                const std::function<std::string(const Path&)>& save) {
   const std::string name = checkpoint_name(step, sidecar.extension);
-  const Path archive = folder_ / "checkpoints" / name;
+  const Path archive = checkpoint_path(step, sidecar.extension);
   sidecar.sha256 = save(archive);
   if (follows_) return archive;
   auto beside = nlohmann::ordered_json::object();

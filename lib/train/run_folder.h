@@ -102,8 +102,9 @@ class RunFolder {
   // Draws loss.svg from metrics.jsonl.
   void draw_loss() const;
 
-  // `save` writes the archive to the path it is given and returns its SHA-256. Then come the sidecar, `latest`, and the
-  // removal of checkpoints the configuration does not keep. Returns the path of the archive.
+  // `save` writes the archive to the path it is given, checkpoint_path(), and returns its SHA-256. Then come the
+  // sidecar, `latest`, and the removal of checkpoints the configuration does not keep. Returns the path of the archive.
+  Path checkpoint_path(Index step, const std::string& extension) const;
   Path add_checkpoint(Index step, const CheckpointConfig& keep, Sidecar sidecar,
                       const std::function<std::string(const Path&)>& save);
 

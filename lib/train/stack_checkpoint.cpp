@@ -29,13 +29,6 @@ void copy_to_device(Memory& memory, float* device, const std::vector<std::byte>&
   memory.copy_to_device(device, raw.data(), raw.size());
 }
 
-StackTensorSource from_device(Memory& memory, const std::string& name, const ParameterTensor& tensor,
-                              const float* buffer) {
-  return {name, DType::float32, tensor.shape, [&memory, device = buffer + tensor.offset](std::span<std::byte> raw) {
-            memory.copy_to_host(raw.data(), device, raw.size());
-          }};
-}
-
 }  // namespace
 
 std::vector<MomentSpec> moment_specs(const Registry& registry, OptimizerKind kind) {
@@ -126,29 +119,6 @@ WeightMap StackCheckpointReader::weights() {
   WeightMap weights;
   for (std::size_t i = 0; i < registry_.tensors().size(); ++i) weights.emplace(registry_.tensors()[i].name, weight(i));
   return weights;
-}
-
-std::string save_stack_checkpoint(const SambaTrainer& trainer, const Path& path, const FileProgress& progress) {
-  Memory& memory = trainer.stack().executor().memory();
-  const Registry& registry = trainer.stack().registry();
-  const Optimizer& optimizer = trainer.optimizer();
-  std::vector<StackTensorSource> parameters, moments;
-  for (const ParameterTensor& tensor : registry.tensors()) {
-    parameters.push_back(from_device(memory, tensor.name, tensor, trainer.stack().device_parameters()));
-  }
-  for (const std::string& prefix : moment_prefixes(optimizer.settings().kind)) {
-    const float* buffer = prefix == "exp_avg." ? optimizer.exp_avg() : optimizer.exp_avg_sq();
-    for (const ParameterTensor& tensor : registry.tensors()) {
-      moments.push_back(from_device(memory, prefix + tensor.name, tensor, buffer));
-    }
-  }
-  const std::vector<std::int32_t>& initialized = optimizer.buffer_initialized();
-  moments.push_back(
-      {kInitializedName, DType::int32, {static_cast<Index>(initialized.size())}, [&](std::span<std::byte> raw) {
-         std::memcpy(raw.data(), initialized.data(), raw.size());
-       }});
-  return write_stack_archive(path, stack_state_json(model_state(trainer), WeightFormat::float32), parameters, moments,
-                             TensorCodec::none, progress);
 }
 
 std::unique_ptr<SambaTrainer> load_stack_for_training(Executor& executor, const Path& path,

@@ -53,8 +53,6 @@ struct MomentSpec {
 };
 std::vector<MomentSpec> moment_specs(const Registry& registry, OptimizerKind kind);
 
-// Streams parameters and moments from the device, one tensor at a time. Returns the SHA-256 of the file.
-std::string save_stack_checkpoint(const SambaTrainer& trainer, const Path& path, const FileProgress& progress = {});
 // Class inference_only for a file without moments.
 std::unique_ptr<SambaTrainer> load_stack_for_training(Executor& executor, const Path& path,
                                                       const FileProgress& progress = {}, const RankPlace& place = {});

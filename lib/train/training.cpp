@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 
 #include "samba/core/error.h"
@@ -83,17 +84,35 @@ StepMetrics Training::checked_step(RunFolder& folder) {
 }
 
 void Training::checkpoint(RunFolder& folder, const TrainingEvents& events, bool best, TrainingResult& result) {
+  finish_checkpoint(folder, events, result);
   const Index done = completed_steps();
   Sidecar beside = sidecar();
   beside.card = card();
   beside.best = best;
+  if (Saving saving = snapshot()) {
+    const Path path = folder.checkpoint_path(done, beside.extension);
+    pending_ = PendingCheckpoint{done, std::move(beside), std::async(std::launch::async, std::move(saving), path)};
+    return;
+  }
+  add_checkpoint(folder, events, result, done, std::move(beside), [this](const Path& path) { return save(path); });
+}
+
+void Training::finish_checkpoint(RunFolder& folder, const TrainingEvents& events, TrainingResult& result) {
+  if (!pending_) return;
+  PendingCheckpoint saved = std::move(*pending_);
+  pending_.reset();
+  add_checkpoint(folder, events, result, saved.step, std::move(saved.beside),
+                 [&](const Path&) { return saved.file.get(); });
+}
+
+void Training::add_checkpoint(RunFolder& folder, const TrainingEvents& events, TrainingResult& result, Index step,
+                              Sidecar beside, const Saving& saving) {
   agreed(ranks_, [&] {
-    result.checkpoint = folder.add_checkpoint(done, plan_.checkpoint, std::move(beside),
-                                              [this](const Path& path) { return save(path); });
+    result.checkpoint = folder.add_checkpoint(step, plan_.checkpoint, std::move(beside), saving);
     folder.draw_loss();
   });
   folder.log().info("checkpoint {}", result.checkpoint.string());
-  if (events.on_checkpoint) events.on_checkpoint(done, result.checkpoint);
+  if (events.on_checkpoint) events.on_checkpoint(step, result.checkpoint);
 }
 
 bool Training::report(RunFolder& folder, const TrainingEvents& events, const StepMetrics& metrics) {
@@ -142,10 +161,7 @@ void Training::take_up(RunFolder& folder, TrainingResult& result) {
   }
 }
 
-TrainingResult Training::run(RunFolder& folder, const TrainingEvents& events) {
-  TrainingResult result;
-  agreed(ranks_, [&] { take_up(folder, result); });
-  folder.log().info("training from step {} to {}", result.step, steps());
+void Training::train_on(RunFolder& folder, const TrainingEvents& events, TrainingResult& result) {
   while (result.step < steps() && !result.interrupted && !result.plateau) {
     const StepMetrics metrics = checked_step(folder);
     result.step = metrics.step;
@@ -156,7 +172,29 @@ TrainingResult Training::run(RunFolder& folder, const TrainingEvents& events) {
     const bool last = result.step == steps() || result.plateau;
     result.interrupted = is_interrupted(events) && !last;
     const bool due = plan_.checkpoint.every > 0 && result.step % plan_.checkpoint.every == 0;
-    if (last || result.interrupted || due || best) checkpoint(folder, events, best, result);
+    if (last || result.interrupted || due || best) {
+      checkpoint(folder, events, best, result);
+    } else if (pending_ && pending_->file.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+      finish_checkpoint(folder, events, result);
+    }
+  }
+  finish_checkpoint(folder, events, result);
+}
+
+TrainingResult Training::run(RunFolder& folder, const TrainingEvents& events) {
+  TrainingResult result;
+  agreed(ranks_, [&] { take_up(folder, result); });
+  folder.log().info("training from step {} to {}", result.step, steps());
+  try {
+    train_on(folder, events, result);
+  } catch (...) {
+    // What failed behind a checkpoint does not take it away.
+    try {
+      finish_checkpoint(folder, events, result);
+    } catch (const std::exception& error) {
+      folder.log().error("the checkpoint that was being written is lost: {}", error.what());
+    }
+    throw;
   }
   if (result.checkpoint.empty()) {  // nothing was left to do but what a run that failed behind its last checkpoint owes
     result.checkpoint = folder.resume_archive();

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <functional>
+#include <future>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "samba/kernels/executor.h"
@@ -100,6 +102,10 @@ class Training {
   virtual StepMetrics step() = 0;
   virtual Sidecar sidecar() const = 0;
   virtual std::string save(const Path& path) const = 0;  // returns the file's SHA-256
+  // What writes a checkpoint of this moment on another thread while the run goes on; empty where save() is to be
+  // called. Until it has ended it is not asked for again.
+  using Saving = std::function<std::string(const Path& path)>;
+  virtual Saving snapshot() { return {}; }
   // What the run's folder holds beside checkpoints; asked for before the first step.
   virtual void keep_beside(const Path& /*folder*/) {}
 
@@ -122,6 +128,17 @@ class Training {
   bool report(RunFolder& folder, const TrainingEvents& events, const StepMetrics& metrics);
   bool is_interrupted(const TrainingEvents& events) const;
   void checkpoint(RunFolder& folder, const TrainingEvents& events, bool best, TrainingResult& result);
+  // Waits for the checkpoint that is being written, if any, and makes it the run's latest.
+  void finish_checkpoint(RunFolder& folder, const TrainingEvents& events, TrainingResult& result);
+  void add_checkpoint(RunFolder& folder, const TrainingEvents& events, TrainingResult& result, Index step,
+                      Sidecar beside, const Saving& saving);
+  void train_on(RunFolder& folder, const TrainingEvents& events, TrainingResult& result);
+
+  struct PendingCheckpoint {
+    Index step = 0;
+    Sidecar beside;
+    std::future<std::string> file;  // its SHA-256
+  };
 
   TrainingPlan plan_;
   EvaluationProgress progress_;
@@ -130,6 +147,7 @@ class Training {
   Communicator* ranks_ = nullptr;
   std::string card_;         // empty: not known yet
   std::string card_before_;  // of the step that is taken
+  std::optional<PendingCheckpoint> pending_;
 };
 
 }  // namespace samba

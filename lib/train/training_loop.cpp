@@ -338,6 +338,12 @@ Sidecar TrainingRun::sidecar() const {
 
 std::string TrainingRun::save(const Path& path) const { return save_checkpoint(*trainer_, path); }
 
+Training::Saving TrainingRun::snapshot() {
+  if (ranks() != nullptr || trainer_->stack().executor().memory().is_host()) return {};
+  image_.take(*trainer_);
+  return [this](const Path& path) { return image_.write(path); };
+}
+
 std::string TrainingRun::summary() const {
   return std::to_string(trainer_->stack().registry().total()) + " parameters on " + data_->summary();
 }

@@ -9,6 +9,7 @@
 
 #include "samba/kernels/executor.h"
 #include "samba/train/checkpoint.h"
+#include "samba/train/checkpoint_image.h"
 #include "samba/train/initial_model.h"
 #include "samba/train/run_folder.h"
 #include "samba/train/train_config.h"
@@ -49,6 +50,7 @@ class TrainingRun final : public Training {
   StepMetrics step() override;
   Sidecar sidecar() const override;
   std::string save(const Path& path) const override;
+  Saving snapshot() override;
   void keep_beside(const Path& folder) override;
 
  private:
@@ -74,6 +76,7 @@ class TrainingRun final : public Training {
   std::string start_positions_sha256_;
   std::unique_ptr<WindowOrder> order_;
   std::unique_ptr<SambaTrainer> trainer_;
+  CheckpointImage image_;
 };
 
 }  // namespace samba

@@ -115,6 +115,11 @@ hipError_t hipMalloc(void** pointer, size_t bytes) {  // there is a template of 
   static auto* const function = find<hipError_t(void**, size_t)>("hipMalloc");
   return function == nullptr ? hipErrorNoDevice : function(pointer, bytes);
 }
+hipError_t hipHostMalloc(void** pointer, size_t bytes, unsigned flags) {  // and so is of this
+  static auto* const function = find<hipError_t(void**, size_t, unsigned)>("hipHostMalloc");
+  return function == nullptr ? hipErrorNoDevice : function(pointer, bytes, flags);
+}
+hipError_t hipHostFree(void* pointer) { SAMBA_FORWARD(hipHostFree, pointer); }
 hipError_t hipFree(void* pointer) { SAMBA_FORWARD(hipFree, pointer); }
 hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes, hipMemcpyKind kind, hipStream_t stream) {
   SAMBA_FORWARD(hipMemcpyAsync, to, from, bytes, kind, stream);

@@ -2,17 +2,16 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <string>
 
-#include "samba/core/error.h"
+#include "samba/backends/gpu/device_errors.h"
 
 namespace samba::gpu_host {
 
 namespace {
 
-constexpr std::size_t kReserved = std::size_t{64} << 30;  // addresses, not memory
 constexpr std::size_t kAlignment = 256;
 constexpr std::size_t kPage = 4096;
 
@@ -20,7 +19,7 @@ std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit
 
 }  // namespace
 
-Arena::Arena() {
+Arena::Arena(std::size_t capacity) : capacity_(std::min(capacity, kReserved)) {
   void* reserved = mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) throw Error(ErrorKind::resource, "out of memory: the addresses of device memory");
   base_ = static_cast<std::byte*>(reserved);
@@ -38,9 +37,7 @@ void* Arena::allocate(std::size_t bytes) {
     if (run->second > wanted) free_[offset + wanted] = run->second - wanted;
     free_.erase(offset);
   } else {
-    if (wanted > kReserved - used_) {
-      throw Error(ErrorKind::resource, "out of device memory: " + std::to_string(bytes) + " bytes were asked for");
-    }
+    if (wanted > capacity_ - used_) refuse_device_memory(bytes, "the host adapter has no more");
     used_ += wanted;
   }
   taken_[offset] = wanted;

@@ -12,7 +12,9 @@ namespace samba::gpu_host {
 
 class Arena {
  public:
-  Arena();
+  static constexpr std::size_t kReserved = std::size_t{64} << 30;  // addresses, not memory
+
+  explicit Arena(std::size_t capacity);  // in bytes, kReserved at most
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -37,6 +39,7 @@ class Arena {
   void close() noexcept;
 
   std::byte* base_ = nullptr;
+  std::size_t capacity_;
   std::size_t used_ = 0;                     // the end of the highest allocation there was
   std::map<std::size_t, std::size_t> free_;  // runs below used_: offset, bytes
   std::map<std::size_t, std::size_t> taken_;

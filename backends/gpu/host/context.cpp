@@ -1,47 +1,87 @@
 #include "samba/backends/gpu/host/context.h"
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
+#include <sstream>
 #include <thread>
 
-#include "samba/core/error.h"
-#include "samba/core/numbers.h"
+#include "samba/backends/gpu/device_errors.h"
 
 namespace samba::gpu_host {
 
 namespace {
+
+struct HostOptions {
+  GridOptions grid;
+  std::size_t memory = Arena::kReserved;
+  std::uint64_t launches = ~std::uint64_t{0};  // before the device fails
+};
 
 GridOptions& test_options() {
   static GridOptions options;
   return options;
 }
 
-std::uint64_t number_after(const std::string& text, const std::string& word, const std::string& whole) {
-  if (text.rfind(word, 0) == 0 && text.size() > word.size() &&
-      text.find_first_not_of("0123456789", word.size()) == std::string::npos && text.size() < word.size() + 10) {
-    return std::stoull(text.substr(word.size()));
-  }
-  refuse_value("instruction set '" + whole +
-               "' is unknown to the device gpu-host; accepted: warp32, warp64, and with " +
-               "-seedN behind it a random order of blocks, warps and threads");
+[[noreturn]] void refuse_set(const std::string& whole) {
+  refuse_value(
+      "instruction set '" + whole +
+      "' is unknown to the device gpu-host; accepted: warp32, warp64, and with -seedN behind it a random order " +
+      "of blocks, warps and threads, with -memoryN N MiB of device memory, with -launchesN a device that " +
+      "fails after N launches");
 }
 
-// "warp32", "warp64-seed7"
-GridOptions grid_options(const ExecutorOptions& options) {
-  GridOptions grid = test_options();
+// The number behind `word` in a part of `whole`, or nothing.
+std::optional<std::uint64_t> number_after(const std::string& part, const std::string& word) {
+  const std::string digits = part.substr(std::min(word.size(), part.size()));
+  if (part.rfind(word, 0) != 0 || digits.empty() || digits.size() > 10) return std::nullopt;
+  if (digits.find_first_not_of("0123456789") != std::string::npos) return std::nullopt;
+  return std::stoull(digits);
+}
+
+// "warp32", "warp64-seed7", "warp32-memory64-launches1000"
+HostOptions host_options(const ExecutorOptions& options) {
+  HostOptions host;
+  host.grid = test_options();
   const int processors = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   if (options.threads < 0)
     refuse_value("threads must be 0 (all cores) or positive, got " + std::to_string(options.threads));
-  grid.threads = options.threads > 0 ? options.threads : processors;
+  host.grid.threads = options.threads > 0 ? options.threads : processors;
   const std::string& set = options.instruction_set;
-  if (set.empty()) return grid;
-  const std::size_t dash = set.find('-');
-  grid.warp = static_cast<int>(number_after(set.substr(0, dash), "warp", set));
-  if (grid.warp != 32 && grid.warp != 64) number_after("", "warp", set);
-  if (dash != std::string::npos) grid.seed = number_after(set.substr(dash + 1), "seed", set);
-  return grid;
+  if (set.empty()) return host;
+  std::istringstream parts(set);
+  std::string part;
+  std::getline(parts, part, '-');
+  const auto warp = number_after(part, "warp");
+  if (!warp || (*warp != 32 && *warp != 64)) refuse_set(set);
+  host.grid.warp = static_cast<int>(*warp);
+  while (std::getline(parts, part, '-')) {
+    if (const auto seed = number_after(part, "seed")) {
+      host.grid.seed = *seed;
+    } else if (const auto mebibytes = number_after(part, "memory")) {
+      host.memory = static_cast<std::size_t>(*mebibytes) << 20;
+    } else if (const auto launches = number_after(part, "launches")) {
+      host.launches = *launches;
+    } else {
+      refuse_set(set);
+    }
+  }
+  return host;
 }
 
 }  // namespace
+
+void ArenaMemory::copy_to_device(void* device, const void* host, std::size_t bytes) {
+  ++traffic_.copies_to_device;
+  traffic_.bytes_to_device += static_cast<Index>(bytes);
+  copy(device, host, bytes);
+}
+
+void ArenaMemory::copy_to_host(void* host, const void* device, std::size_t bytes) {
+  ++traffic_.copies_to_host;
+  traffic_.bytes_to_host += static_cast<Index>(bytes);
+  copy(host, device, bytes);
+}
 
 void ArenaMemory::copy(void* to, const void* from, std::size_t bytes) {
   const Arena::Scope scope(arena_);
@@ -53,7 +93,10 @@ void ArenaMemory::fill_zero(void* device, std::size_t bytes) {
   if (bytes > 0) std::memset(device, 0, bytes);
 }
 
-Context::Context(const ExecutorOptions& options) : runner_(grid_options(options)) {
+Context::Context(const ExecutorOptions& options)
+    : memory_(host_options(options).memory),
+      runner_(host_options(options).grid),
+      launches_left_(host_options(options).launches) {
 #if defined(__x86_64__)
   if (!__builtin_cpu_supports("fma")) {
     throw Error(ErrorKind::resource, "the device gpu-host needs a processor with fused multiply-add (FMA)");
@@ -67,6 +110,7 @@ std::string Context::device_name() const {
 }
 
 void Context::run(const Grid& grid, int threads, const std::function<void()>& body) {
+  if (launches_left_-- == 0) refuse_device_call(kTargetName, kLaunching, "no launch is left, as --isa asks");
   const Arena::Scope scope(memory_.arena());
   runner_.run(grid, threads, body);
 }

@@ -9,24 +9,36 @@
 #include "samba/backends/gpu/host/grid.h"
 #include "samba/backends/registry.h"
 #include "samba/kernels/memory.h"
+#include "samba/kernels/pinned_memory.h"
 
 namespace samba::gpu_host {
 
 inline constexpr const char* kTargetName = "gpu-host";
 
-class ArenaMemory final : public Memory {
+// Copies between host and device, for tests that count them.
+struct Traffic {
+  Index copies_to_device = 0, bytes_to_device = 0;
+  Index copies_to_host = 0, bytes_to_host = 0;
+};
+
+class ArenaMemory final : public Memory, public PinnedMemory {
  public:
+  explicit ArenaMemory(std::size_t bytes) : arena_(bytes) {}
   void* allocate(std::size_t bytes) override { return arena_.allocate(bytes); }
   void release(void* pointer) noexcept override { arena_.release(pointer); }
-  void copy_to_device(void* device, const void* host, std::size_t bytes) override { copy(device, host, bytes); }
-  void copy_to_host(void* host, const void* device, std::size_t bytes) override { copy(host, device, bytes); }
+  void copy_to_device(void* device, const void* host, std::size_t bytes) override;
+  void copy_to_host(void* host, const void* device, std::size_t bytes) override;
   void copy(void* to, const void* from, std::size_t bytes) override;
   void fill_zero(void* device, std::size_t bytes) override;
   void synchronize() override {}
+  void* allocate_pinned(std::size_t bytes) override { return ::operator new(bytes); }
+  void release_pinned(void* pointer) noexcept override { ::operator delete(pointer); }
   Arena& arena() { return arena_; }
+  const Traffic& traffic() const { return traffic_; }
 
  private:
   Arena arena_;
+  Traffic traffic_;
 };
 
 class Context {
@@ -36,22 +48,29 @@ class Context {
   Memory& memory() { return memory_; }
   Workspace& workspace() { return workspace_; }
   std::string device_name() const;
+  std::string description() const { return std::string("the host adapter (") + device_name() + ")"; }
   int threads() const { return runner_.options().threads; }
   // Threads of a launch over elements: enough to fill the device, each takes several elements.
   Index most_threads() const { return 512; }
+  // Launches with this many blocks are worth having.
+  Index multiprocessors() const { return 1; }
 
   void run(const Grid& grid, int threads, const std::function<void()>& body);
   GridRunner& runner() { return runner_; }
+  const Traffic& traffic() const { return memory_.traffic(); }
 
  private:
   ArenaMemory memory_;
   Workspace workspace_{memory_};
   GridRunner runner_;
+  std::uint64_t launches_left_;
 };
 
 // Options of tests that no command has: the barrier at this line of the file that ends so is left out of all executors
 // made from now on; line 0 ends that.
 void skip_barrier(const std::string& file, int line);
+// What `executor` has copied since it was made.
+Traffic traffic(Executor& executor);
 // The barriers that kernels of `executor` have met, "file:line" each with the line apart.
 std::vector<Site> barrier_sites(Executor& executor);
 
