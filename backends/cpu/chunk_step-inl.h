@@ -24,7 +24,7 @@ HWY_INLINE void load_columns(From&& from, Index c, V (&columns)[4]) {
     const hn::FixedTag<float, 4> d4;
     const auto row = [&](Index i) HWY_ATTR { return hn::LoadU(d4, from(r + i) + c); };
     if constexpr (kLanes == 16) {
-      const hn::FixedTag<float, 8> d8;
+      const hn::CappedTag<float, 8> d8;  // of fewer lanes where this is not reached
       return hn::Combine(d, hn::Combine(d8, row(12), row(8)), hn::Combine(d8, row(4), row(0)));
     } else if constexpr (kLanes == 8) {
       return hn::Combine(d, row(4), row(0));
