@@ -70,11 +70,14 @@ fi
 say "What is held out, and samples"
 run_samba train --resume "$run" --eval-only
 say "Continue prompts"
-for prompt in "The kernel " "If the file does not exist, "; do
+for prompt in "The kernel" "If the file does not exist," "To use this function, you"; do
   printf '%s' "$prompt"
   run_samba decode --model "$run" --prompt "$prompt" --max-tokens 80 --temperature 0.6 --top-p 0.95 --seed 1
   printf '\n'
 done
+
+say "Draw"
+run_samba plot "$run" --out "$folder/loss.svg" --out "$folder/report.html"
 
 say "Compare"
 # "NAME SHA-256" of the tokenizer, the shards and the parameters on the way.
@@ -104,4 +107,4 @@ else
   printf 'recorded hashes: %s equal, %s different\n' "$equal" "$different"
   [ "$different" -eq 0 ] || exit 1
 fi
-say "Done. The loss as a picture: $run/loss.svg"
+say "Done: $run; its report: $folder/report.html"

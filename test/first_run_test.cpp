@@ -62,9 +62,10 @@ TEST_CASE("one command goes from text to a model, goes on where it stopped, and 
   INFO(one.out);
   REQUIRE(one.code == 0);
   CHECK_THAT(one.out, Contains("400 files") && Contains("pieces") && Contains("bytes a token") &&
-                          Contains("step 6: held-back text: loss") && Contains("\nThe kernel ") &&
+                          Contains("step 6: held-back text: loss") && Contains("\nThe kernel") &&
                           Contains("checkpoint-step-00000006 "));
-  for (const char* name : {"tokenizer.json", "shards/index.json", "run/latest", "run/best", "run/loss.svg", "hashes"}) {
+  for (const char* name :
+       {"tokenizer.json", "shards/index.json", "run/latest", "run/best", "loss.svg", "report.html", "hashes"}) {
     CAPTURE(name);
     CHECK(fs::exists(Path(whole) / name));
   }
