@@ -253,9 +253,9 @@ class Preparation {
         if (!piece) break;
         batch.text_bytes += piece->text.size();
         batch.pieces.push_back(std::move(*piece));
+        batch.dropped = dropped;  // those behind it are met again when a preparation goes on from here
       }
       if (batch.pieces.empty()) return std::nullopt;
-      batch.dropped = dropped;
       batch.bytes_read = reader.bytes_read();
       return batch;
     });

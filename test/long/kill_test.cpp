@@ -120,6 +120,9 @@ TEST_CASE("a preparation that is killed at random moments and resumed has the by
   while (kills < kills_wanted() / 2) {
     for (bool done = false; !done;) {
       PrepareOptions chosen = options("out");
+      // Killed between its last write and its end.
+      done = is_token_shards(chosen.out) && !std::filesystem::exists(chosen.out / "progress.json");
+      if (done) break;
       chosen.resume = std::filesystem::exists(chosen.out / "progress.json");
       resumed += chosen.resume ? 1 : 0;
       const pid_t process = ::fork();
@@ -142,7 +145,12 @@ TEST_CASE("a preparation that is killed at random moments and resumed has the by
       whole *= done ? 0.9 : 1.02;
     }
     ++finished;
-    CHECK(contents("out") == wanted);
+    const auto found = contents("out");
+    for (const auto& [name, content] : wanted) {
+      INFO(name);
+      CHECK((found.contains(name) && found.at(name) == content));
+    }
+    CHECK(found.size() == wanted.size());
     CHECK_NOTHROW(TokenShards(folder / "out"));
     std::filesystem::remove_all(folder / "out");
   }
