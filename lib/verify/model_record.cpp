@@ -1,6 +1,9 @@
 #include "samba/verify/model_record.h"
 
+#include <limits>
+
 #include "samba/core/error.h"
+#include "samba/core/json_fields.h"
 #include "samba/core/sha256.h"
 #include "samba/verify/schema.h"
 #include "samba/verify/slices.h"
@@ -125,6 +128,11 @@ RecordRequest request_of(const nlohmann::json& record) {
     RecordRequest request;
     request.decode = 0;
     for (const json& prompt : record.at("prompts")) {
+      for (const json& id : prompt.at("ids")) {
+        if (!id.is_number_integer() || id < 0 || id > std::numeric_limits<std::int32_t>::max()) {
+          refuse_corrupt("record", "a prompt holds an id that is no token: " + shown(id));
+        }
+      }
       request.prompts.push_back(prompt.at("ids").get<std::vector<std::int32_t>>());
       request.decode = std::max(request.decode, static_cast<Index>(prompt.at("tokens").size()));
       for (const json& result : prompt.at("results")) {
