@@ -61,7 +61,7 @@ samba=$build/samba
 # What is tried: all of it on a device, a small part on the host adapter.
 cases=(test/golden) steps=20 smaller=() bench=(--quick) seconds=300
 if [ "$device" = gpu-host ]; then
-  cases=(test/golden/core) steps=2 smaller=(--set batch.rows=2 --set batch.length=16 --set model.d_model=32)
+  cases=(test/golden/core) steps=2 smaller=(--set batch.length=8)
   bench=(--shapes test/gpu_bench_shapes.json --repeat 1) seconds=900
 fi
 deadline=$((SECONDS + seconds))
