@@ -255,6 +255,7 @@ inline FaultScenario prepare_scenario() {
 inline FaultScenario resumed_prepare_scenario() {
   FaultScenario scenario = prepare_scenario();
   scenario.name = "prepare --resume";
+  scenario.takes_back = true;  // shards that were closed behind the recorded place
   scenario.lay = [](const Path& folder) {
     lay_texts(folder);
     const CommandResult failed = Command(prepare_of(folder), 0, "/dev/null", [&] {
@@ -309,6 +310,8 @@ inline std::vector<FaultScenario> fault_scenarios() {
       continued_state_scenario(),
       writing_scenario("verify --record", {"verify", "--prompt", "the quick", "--decode", "3"}, {"--record", "record"}),
       train_tokenizer_scenario(),
+      prepare_scenario(),
+      resumed_prepare_scenario(),
       reading_scenario("verify --model", {"verify", "--model"}),
       reading_scenario("inspect", {"inspect"}),
   };

@@ -24,12 +24,15 @@ const std::uint8_t* bytes_of(const MappedFile& file) {
 std::vector<Path> files_below(const Path& folder) {
   std::vector<Path> files;
   std::error_code error;
-  fs::recursive_directory_iterator place(folder, error);
-  if (error) refuse_value("cannot read the folder " + folder.string() + ": " + error.message());
-  for (; place != fs::recursive_directory_iterator(); place.increment(error)) {
-    if (error) refuse_value("cannot read the folder " + folder.string() + ": " + error.message());
+  fs::recursive_directory_iterator place;
+  do {
+    place = fs::recursive_directory_iterator(folder, error);
+  } while (error == std::errc::interrupted);
+  while (!error && place != fs::recursive_directory_iterator()) {
     if (place->symlink_status().type() == fs::file_type::regular) files.push_back(place->path());
+    place.increment(error);  // of a folder below that cannot be read it makes the end
   }
+  if (error) throw_file_error("read the folder", folder, error.value());
   std::sort(files.begin(), files.end(), [](const Path& a, const Path& b) { return a.native() < b.native(); });
   return files;
 }
