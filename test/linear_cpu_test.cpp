@@ -50,9 +50,9 @@ std::vector<float> expected_product(Layout layout, Index m, Index n, Index k, co
 struct Size {
   Index m, n, k;
 };
-constexpr Size kSizes[] = {{1, 1, 1},       {1, 50, 128},  {2, 7, 129},    {3, 48, 256},  {7, 49, 300},
-                           {8, 96, 385},    {9, 33, 40},   {13, 100, 5},   {65, 17, 77},  {70, 20, 640},
-                           {17, 130, 1100}, {1, 333, 390}, {10, 410, 260}, {66, 110, 260}};
+constexpr Size kSizes[] = {{1, 1, 1},       {1, 50, 128},  {2, 7, 129},    {3, 48, 256},   {7, 49, 300},
+                           {8, 96, 385},    {9, 33, 40},   {13, 100, 5},   {65, 17, 77},   {70, 20, 640},
+                           {17, 130, 1100}, {1, 333, 390}, {10, 410, 260}, {66, 110, 260}, {968, 36, 130}};
 
 void check_all(Executor& executor) {
   for (const Size& size : kSizes) {

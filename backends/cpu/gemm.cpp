@@ -232,6 +232,7 @@ void multiply(Context& context, std::span<const Product> products) {
   blocks.all_tiles = (m + tile.rows - 1) / tile.rows;
   blocks.count = (blocks.all_tiles * tile.rows + kBlockRows - 1) / kBlockRows;
   blocks.tiles = (blocks.all_tiles + blocks.count - 1) / blocks.count;
+  blocks.count = (blocks.all_tiles + blocks.tiles - 1) / blocks.tiles;  // none of them empty
   Index places = 0, steps = 0, panel_floats = 0;
   for (const Product& product : products) {
     places += PanelLayout(product.n, tile).vectors * blocks.count;
