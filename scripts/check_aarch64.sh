@@ -4,7 +4,7 @@
 #     sudo apt-get install g++-aarch64-linux-gnu qemu-user-static
 #     scripts/check_aarch64.sh [FOLDER OF CASES...]      # default: all of test/golden
 #
-# The libraries of the other architecture are downloaded by apt into build/aarch64/root, nothing of this machine is
+# The libraries of the other architecture are downloaded by apt, from where this system's come, into build/aarch64/root, nothing of this machine is
 # changed. JOBS: compilers at once (default: all processors).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,11 +21,8 @@ fetch_root() {
   local apt="$place/apt"
   mkdir -p "$apt"/{lists/partial,archives/partial} "$root"
   : > "$apt/status"
-  . /etc/os-release
-  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $VERSION_CODENAME main" > "$apt/sources.list"
   local options=(-o Dir::State="$apt" -o Dir::State::Lists="$apt/lists" -o Dir::State::status="$apt/status"
-    -o Dir::Cache="$apt" -o Dir::Cache::Archives="$apt/archives" -o Dir::Etc::SourceList="$apt/sources.list"
-    -o Dir::Etc::SourceParts=/dev/null -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Debug::NoLocking=1)
+    -o Dir::Cache="$apt" -o Dir::Cache::Archives="$apt/archives" -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Debug::NoLocking=1)
   apt-get "${options[@]}" -qq update
   apt-get "${options[@]}" -qq -y --no-install-recommends --download-only install "${packages[@]}"
   for package in "$apt"/archives/*.deb; do dpkg -x "$package" "$root"; done
