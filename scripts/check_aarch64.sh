@@ -4,8 +4,8 @@
 #     sudo apt-get install g++-aarch64-linux-gnu qemu-user-static
 #     scripts/check_aarch64.sh [FOLDER OF CASES...]      # default: all of test/golden
 #
-# The libraries of the other architecture are downloaded by apt, from where this system's come, into build/aarch64/root, nothing of this machine is
-# changed. JOBS: compilers at once (default: all processors).
+# The libraries of the other architecture are downloaded by apt, from where this system's come, into build/aarch64/root;
+# nothing of this machine is changed. JOBS: compilers at once (default: all processors).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 place="$PWD/build/aarch64"
@@ -22,7 +22,8 @@ fetch_root() {
   mkdir -p "$apt"/{lists/partial,archives/partial} "$root"
   : > "$apt/status"
   local options=(-o Dir::State="$apt" -o Dir::State::Lists="$apt/lists" -o Dir::State::status="$apt/status"
-    -o Dir::Cache="$apt" -o Dir::Cache::Archives="$apt/archives" -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Debug::NoLocking=1)
+    -o Dir::Cache="$apt" -o Dir::Cache::Archives="$apt/archives" -o APT::Architecture=arm64
+    -o APT::Architectures::=arm64 -o Debug::NoLocking=1)
   apt-get "${options[@]}" -qq update
   apt-get "${options[@]}" -qq -y --no-install-recommends --download-only install "${packages[@]}"
   for package in "$apt"/archives/*.deb; do dpkg -x "$package" "$root"; done

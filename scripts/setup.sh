@@ -7,7 +7,7 @@ set -euo pipefail
 packages=(build-essential cmake ninja-build ccache pkg-config
           nlohmann-json3-dev libspdlog-dev libcli11-dev libzstd-dev zlib1g-dev libopenblas-dev libhwy-dev libssl-dev
           libcairo2-dev libicu-dev libpcre2-dev libsentencepiece-dev)
-[ "${1:-}" = program ] || packages+=(catch2 librapidcheck-dev libopenmpi-dev)
+[ "${1:-}" = program ] || packages+=(catch2 librapidcheck-dev libopenmpi-dev zstd)
 [ "${1:-}" != all ] || packages+=(hipcc)
 
 missing=()

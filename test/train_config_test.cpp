@@ -19,13 +19,13 @@ json small_config() {
   return json::parse(R"({
     "seed": 7, "steps": 20,
     "model": {"vocab": 256, "d_model": 32, "layers": ["mamba3", "attention"], "n_heads": 2, "intermediate": 64},
-    "data": {"paths": ["text.txt"]},
+    "data": {"paths": ["README.md"]},
     "batch": {"rows": 2, "length": 16}})");
 }
 
 std::string refusal(const json& config) {
   try {
-    parse_train_config(config, "/tmp");
+    parse_train_config(config, SAMBA_SOURCE_DIR);
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::value);
     return error.what();
@@ -121,7 +121,7 @@ TEST_CASE("JSON text that is none, or holds a key twice, is refused") {
 TEST_CASE("the resolved configuration parses to itself, with every default filled in and absolute paths") {
   const TrainConfig config = parse_train_config(small_config(), "/somewhere");
   const json resolved = resolved_json(config);
-  CHECK(resolved["data"]["paths"][0] == "/somewhere/text.txt");
+  CHECK(resolved["data"]["paths"][0] == "/somewhere/README.md");
   CHECK(resolved["model"]["n_kv_heads"] == 2);
   CHECK(resolved["model"]["head_dim"] == 16);
   CHECK(resolved["optimizer"]["beta2"] == 0.999);

@@ -20,6 +20,19 @@ std::filesystem::path own_path() { return std::filesystem::read_symlink("/proc/s
 
 std::vector<verify::Suite> all_suites() { return verify::builtin_suites(verify::find_suites(own_path())); }
 
+constexpr const char* kGpus[] = {"cuda", "hip"};
+
+// Empty: the device can be used here.
+std::string why_not_there(const std::string& device) {
+  try {
+    samba::make_executor(device);
+    return {};
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::resource) throw;
+    return error.what();
+  }
+}
+
 // What the flags --device, --isa and --threads leave of this machine.
 verify::PlanRequest plan_request(const SuiteFlags& flags, const CommonOptions& common) {
   verify::PlanRequest request;
@@ -37,21 +50,25 @@ verify::PlanRequest plan_request(const SuiteFlags& flags, const CommonOptions& c
     return request;
   }
   const std::vector<std::string> names = executor_names();
-  request.devices.assign(names.rbegin(), names.rend());  // the fast ones first
+  for (const char* device : kGpus) {
+    if (why_not_there(device).empty()) request.devices.push_back(device);
+  }
+  request.devices.insert(request.devices.end(), names.rbegin(), names.rend());  // the fast ones first
   return request;
 }
 
 std::vector<std::string> absent_of(const CommonOptions& common, const verify::PlanRequest& request) {
   std::vector<std::string> absent;
-  const std::vector<std::string> compiled = compiled_devices();
-  for (const std::string device : {"cuda", "hip"}) {
-    if (std::find(compiled.begin(), compiled.end(), device) == compiled.end()) {
-      absent.push_back("device " + device + " is not compiled into this program");
-    } else if (common.device != device) {
-      absent.push_back("device " + device + " (--device " + device + " runs what its kernels have)");
+  std::vector<std::string> there = executor_names();
+  for (const char* device : kGpus) {
+    const std::string why = why_not_there(device);
+    if (why.empty()) {
+      there.push_back(device);
+    } else {
+      absent.push_back("device " + std::string(device) + ": " + why);
     }
   }
-  for (const std::string& device : executor_names()) {
+  for (const std::string& device : there) {
     if (std::find(request.devices.begin(), request.devices.end(), device) == request.devices.end()) {
       absent.push_back("device " + device + " (--device " + common.device + ")");
     }

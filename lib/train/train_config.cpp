@@ -1,6 +1,8 @@
 #include "samba/train/train_config.h"
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
@@ -287,8 +289,13 @@ void check_together(const TrainConfig& config) {
     refuse_value("/batch/length: " + std::to_string(config.batch.length) + " is more than the " +
                  std::to_string(positions) + " positions of an attention layer");
   }
-  const bool shards = reads_token_shards(config.data);  // which hold out documents of their own
-  if (config.evaluation.every > 0 && config.data.evaluation_bytes == 0 && !shards) {
+  // Token shards hold out documents of their own. A path that is missing is told where the data are opened.
+  const bool missing = std::any_of(config.data.paths.begin(), config.data.paths.end(), [](const std::string& path) {
+    std::error_code error;
+    return !std::filesystem::exists(path, error);
+  });
+  if (config.evaluation.every > 0 && config.data.evaluation_bytes == 0 && !reads_token_shards(config.data) &&
+      !missing) {
     refuse_value("/evaluation/every: " + std::to_string(config.evaluation.every) +
                  " contradicts /data/evaluation_bytes 0: nothing is held back to evaluate on");
   }

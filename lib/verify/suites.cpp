@@ -131,6 +131,10 @@ std::vector<Configuration> plan_of(const PlanRequest& request) {
       add(device, "", 1, Depth::small);
       continue;
     }
+    if (device == "cuda" || device == "hip") {  // the threads of this process compute nothing there
+      add(device, "", 1, request.quick ? Depth::moderate : Depth::whole);
+      continue;
+    }
     const std::vector<std::string> none = {""};
     const std::vector<std::string>& sets = device == "cpu" ? request.instruction_sets : none;
     for (std::size_t i = 0; i < sets.size(); ++i) {
