@@ -1,4 +1,4 @@
-// System calls that a signal may interrupt, or that may do a part of their work. For files.cpp and streams.cpp.
+// System calls that a signal may interrupt, or that may do a part of their work.
 #pragma once
 
 #include <fcntl.h>

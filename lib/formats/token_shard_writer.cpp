@@ -11,6 +11,7 @@
 
 #include "samba/core/error.h"
 #include "samba/core/json_fields.h"
+#include "samba/core/system_calls.h"
 
 namespace samba {
 
@@ -31,7 +32,7 @@ GrowingFile::~GrowingFile() {
 
 void GrowingFile::open(const Path& path, std::uint64_t keep) {
   path_ = path;
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  descriptor_ = open_again(path, O_RDWR | O_CREAT, 0644);
   if (descriptor_ < 0) throw_file_error("open", path, errno);
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0) throw_file_error("look at", path, errno);
@@ -39,7 +40,8 @@ void GrowingFile::open(const Path& path, std::uint64_t keep) {
     refuse_corrupt("progress", path.string() + ": must have at least " + std::to_string(keep) + " bytes, got " +
                                    std::to_string(status.st_size));
   }
-  if (::ftruncate(descriptor_, static_cast<off_t>(keep)) != 0) throw_file_error("cut", path, errno);
+  if (again([&] { return ::ftruncate(descriptor_, static_cast<off_t>(keep)); }) != 0)
+    throw_file_error("cut", path, errno);
   hash_ = Sha256();
   size_ = 0;
   pending_.resize(kPending);
@@ -61,12 +63,9 @@ void GrowingFile::append(const void* data, std::size_t bytes) {
 }
 
 void GrowingFile::flush() {
-  std::size_t done = 0;
-  while (done < pending_.size()) {
-    const ssize_t wrote = ::write(descriptor_, pending_.data() + done, pending_.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) throw_file_error("write", path_, wrote == 0 ? ENOSPC : errno);
-    done += static_cast<std::size_t>(wrote);
+  const auto* bytes = reinterpret_cast<const char*>(pending_.data());
+  if (const int error = write_all(descriptor_, bytes, pending_.size()); error != 0) {
+    throw_file_error("write", path_, error);
   }
   hash_.update(pending_.data(), pending_.size());
   pending_.clear();
@@ -74,13 +73,13 @@ void GrowingFile::flush() {
 
 void GrowingFile::sync() {
   flush();
-  if (::fsync(descriptor_) != 0) throw_file_error("make durable", path_, errno);
+  if (again([&] { return ::fsync(descriptor_); }) != 0) throw_file_error("make durable", path_, errno);
 }
 
 std::string GrowingFile::finish(const Path& name) {
   sync();
-  if (::close(std::exchange(descriptor_, -1)) != 0) throw_file_error("close", path_, errno);
-  if (::rename(path_.c_str(), name.c_str()) != 0) throw_file_error("name", name, errno);
+  if (close_once(std::exchange(descriptor_, -1)) != 0) throw_file_error("close", path_, errno);
+  if (again([&] { return ::rename(path_.c_str(), name.c_str()); }) != 0) throw_file_error("name", name, errno);
   sync_folder(name.parent_path());
   return hash_.finish_hex();
 }

@@ -19,11 +19,18 @@ void encode_batch(const Tokenizer& tokenizer, EncodeBatch& batch) {
 
 EncodeLine::EncodeLine(const Tokenizer& tokenizer, int threads, std::function<std::optional<EncodeBatch>()> fetch)
     : tokenizer_(tokenizer), fetch_(std::move(fetch)), most_(static_cast<std::size_t>(std::max(1, threads)) * 4 + 2) {
-  threads_.emplace_back([this] { fetch_all(); });
-  for (int i = 0; i < std::max(1, threads); ++i) threads_.emplace_back([this] { encode_some(); });
+  try {
+    threads_.emplace_back([this] { fetch_all(); });
+    for (int i = 0; i < std::max(1, threads); ++i) threads_.emplace_back([this] { encode_some(); });
+  } catch (...) {  // no thread to be had, or no memory for one
+    end();
+    throw;
+  }
 }
 
-EncodeLine::~EncodeLine() {
+EncodeLine::~EncodeLine() { end(); }
+
+void EncodeLine::end() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -59,8 +66,10 @@ void EncodeLine::encode_some() {
   while (true) {
     changed_.wait(lock, [this] { return stop_ || started_ < fetched_ || ended_; });
     if (stop_ || started_ == fetched_) return;
-    Slot& slot = slots_.at(started_++);  // stays in its place until it is encoded
-    if (slot.encoded) continue;
+    const auto found = slots_.find(started_++);
+    // A failure to fetch is as good as encoded, and may have been taken.
+    if (found == slots_.end() || found->second.encoded) continue;
+    Slot& slot = found->second;  // stays in its place until it is encoded
     lock.unlock();
     try {
       encode_batch(tokenizer_, slot.batch);

@@ -48,6 +48,7 @@ class EncodeLine {
     std::exception_ptr failure;
   };
 
+  void end();  // of all threads
   void fetch_all();
   void encode_some();
 

@@ -9,19 +9,20 @@
 
 #include "samba/core/error.h"
 #include "samba/core/sha256.h"
+#include "samba/core/system_calls.h"
 #include "samba/formats/framed_file.h"
 
 namespace samba {
 
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{1} << 20;
+constexpr std::size_t kBuffer = std::size_t{1} << 20;
 constexpr std::size_t kDigestDigits = 64;
 
 // A file that another rank made, open for writing anywhere.
 class PlacedWriter {
  public:
-  explicit PlacedWriter(const Path& path) : path_(path), descriptor_(::open(path.c_str(), O_WRONLY | O_CLOEXEC)) {
+  explicit PlacedWriter(const Path& path) : path_(path), descriptor_(open_again(path, O_WRONLY)) {
     if (descriptor_ >= 0) return;
     if (errno == ENOENT) {
       refuse_value("cannot open " + path.string() +
@@ -46,8 +47,8 @@ class PlacedWriter {
     }
   }
   void finish() {  // other hosts see it
-    if (::fsync(descriptor_) != 0) throw_file_error("make durable", path_, errno);
-    if (::close(std::exchange(descriptor_, -1)) != 0) throw_file_error("close", path_, errno);
+    if (again([&] { return ::fsync(descriptor_); }) != 0) throw_file_error("make durable", path_, errno);
+    if (close_once(std::exchange(descriptor_, -1)) != 0) throw_file_error("close", path_, errno);
   }
 
  private:
@@ -57,11 +58,11 @@ class PlacedWriter {
 
 void write_parts(const Path& path, std::uint64_t first, const std::vector<FileSection>& sections) {
   PlacedWriter writer(path);
-  std::vector<char> piece(kPiece);
+  std::vector<char> piece(kBuffer);
   for (const FileSection& section : sections) {
     for (const SectionPart& part : section.parts) {
-      for (std::uint64_t done = 0; done < part.bytes; done += kPiece) {
-        const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(kPiece, part.bytes - done));
+      for (std::uint64_t done = 0; done < part.bytes; done += kBuffer) {
+        const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(kBuffer, part.bytes - done));
         part.read(done, piece.data(), bytes);
         writer.write(first + part.first + done, piece.data(), bytes);
       }
@@ -73,9 +74,9 @@ void write_parts(const Path& path, std::uint64_t first, const std::vector<FileSe
 
 // Feeds `bytes` bytes of the file to a hash.
 void hash_bytes(FileReader& reader, std::uint64_t bytes, Sha256& hash) {
-  std::vector<char> piece(kPiece);
+  std::vector<char> piece(kBuffer);
   while (bytes > 0) {
-    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(kPiece, bytes));
+    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(kBuffer, bytes));
     if (reader.read(piece.data(), wanted) != wanted) {
       throw Error(ErrorKind::resource,
                   "cannot read back " + reader.path().string() + ": it is shorter than was written");
