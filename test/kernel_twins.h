@@ -13,6 +13,7 @@
 
 #include "bits.h"
 #include "samba/backends/registry.h"
+#include "samba/numerics/float32.h"
 #include "samba/numerics/philox.h"
 
 namespace samba {
@@ -135,6 +136,16 @@ inline void check_twins(const std::function<Results(Executor&)>& compute) {
       CHECK(bits_equal(got[i], want[i]));
     }
   }
+}
+
+// An array that a kernel is to fill: none of its values is left at this one by accident.
+inline Values unwritten(Index size) { return Values(size, 3); }
+
+// What a block hands from kernel to kernel: values that are flushed.
+inline Values flushed(Draws& draws, Index size, Draw kind) {
+  Values values = draws.values(size, kind);
+  for (Index i = 0; i < size; ++i) values[i] = flush(values[i]);
+  return values;
 }
 
 }  // namespace samba

@@ -27,7 +27,7 @@ TEST_CASE("the convolution and its window have the reference's bits, cut out of 
         check_twins([&](Executor& executor) {
           const ConvCall call{size.batch, size.tokens,   channels,    x.data() + 1,
                               stride,     weight.data(), bias.data(), windowed ? window.data() : nullptr};
-          Results r = {empty(rows * channels), empty(rows * channels), empty(rows * channels), window};
+          Results r = {unwritten(rows * channels), unwritten(rows * channels), unwritten(rows * channels), window};
           executor.conv().conv_forward(call, r[0].data(), r[1].data());
           executor.conv().conv_forward(call, nullptr, r[2].data());
           executor.conv().update_window(call, r[3].data());
@@ -96,7 +96,8 @@ TEST_CASE("the norm's gradient of Mamba-1 and Mamba-2 has the reference's bits, 
         const Values x = draws.values(kRows * width, kind), weight = draws.values(width, kind);
         const Values dy = draws.values(kRows * width, kind), carried = draws.values(kRows * width, kind);
         check_twins([&](Executor& executor) {
-          Results r = {empty(kRows * width), empty(kRows), empty(kRows * width), empty(width), empty(kRows)};
+          Results r = {unwritten(kRows * width), unwritten(kRows), unwritten(kRows * width), unwritten(width),
+                       unwritten(kRows)};
           executor.norm().mamba_norm_forward(kRows, width, 1e-5F, x.data(), weight.data(), r[0].data(), r[1].data());
           executor.norm().mamba12_norm_backward(kRows, width, 1e-5F, x.data(), weight.data(), r[1].data(), dy.data(),
                                                 residual ? carried.data() : nullptr, r[2].data(), r[3].data(),

@@ -9,18 +9,6 @@ struct Size {
   Index batch, tokens, d_model;
 };
 
-inline Values empty(Index size) { return Values(size, 3); }
-
-// Finite values, as the block's checks guarantee.
-inline Values finite(Draws& draws, Index size, Draw kind) { return draws.values(size, kind); }
-
-// What a block would hand to the scan: stage values are flushed.
-inline Values stage(Draws& draws, Index size, Draw kind) {
-  Values values = draws.values(size, kind);
-  for (Index i = 0; i < size; ++i) values[i] = flush(values[i]);
-  return values;
-}
-
 // The inputs of one call, the same for every executor.
 struct Inputs {
   Inputs(Draws& draws, const Size& size, Draw kind) {
@@ -28,29 +16,29 @@ struct Inputs {
     call.tokens = size.tokens;
     call.d_model = size.d_model;
     const Index di = call.channels(), rows = call.rows();
-    a_log = finite(draws, di * mamba1::kStates, Draw::normal);
-    dt_bias = finite(draws, di, Draw::normal);
-    d = finite(draws, di, kind);
-    in_proj = stage(draws, rows * 2 * di, kind);
-    u = stage(draws, rows * di, kind);
-    x_proj = stage(draws, rows * call.x_width(), kind);
-    dt_proj = stage(draws, rows * di, kind == Draw::mixed ? Draw::normal : kind);
-    h = finite(draws, call.batch * di * mamba1::kStates, kind);
-    conv = stage(draws, rows * di, kind);
-    conv_weight = finite(draws, di * 4, kind);
-    d_gate = stage(draws, rows * di, kind);
-    d_u_x = stage(draws, rows * di, kind);
+    a_log = draws.values(di * mamba1::kStates, Draw::normal);
+    dt_bias = draws.values(di, Draw::normal);
+    d = draws.values(di, kind);
+    in_proj = flushed(draws, rows * 2 * di, kind);
+    u = flushed(draws, rows * di, kind);
+    x_proj = flushed(draws, rows * call.x_width(), kind);
+    dt_proj = flushed(draws, rows * di, kind == Draw::mixed ? Draw::normal : kind);
+    h = draws.values(call.batch * di * mamba1::kStates, kind);
+    conv = flushed(draws, rows * di, kind);
+    conv_weight = draws.values(di * 4, kind);
+    d_gate = flushed(draws, rows * di, kind);
+    d_u_x = flushed(draws, rows * di, kind);
   }
 
   // The forward on one executor; what it computes is kept here.
   Mamba1Call run(Executor& executor, bool carried) {
     const Index di = call.channels(), rows = call.rows();
-    a = empty(di * mamba1::kStates);
-    gate = empty(rows * di);
-    delta = empty(rows * di);
-    y = empty(rows * di);
-    skip = empty(rows * di);
-    kept = empty(call.batch * call.segments() * di * mamba1::kStates);
+    a = unwritten(di * mamba1::kStates);
+    gate = unwritten(rows * di);
+    delta = unwritten(rows * di);
+    y = unwritten(rows * di);
+    skip = unwritten(rows * di);
+    kept = unwritten(call.batch * call.segments() * di * mamba1::kStates);
     after = h;
     executor.mamba1().decay_rates(a.size(), a_log.data(), a.data());
     Mamba1Call c = call;
@@ -81,17 +69,17 @@ inline Results gradients(Executor& executor, Inputs& in) {
   const Mamba1Call c = in.run(executor, false);
   const Index di = c.channels(), rows = c.rows();
   Results r;
-  for (int i = 0; i < 8; ++i) r.push_back(empty(rows * di));
-  r.push_back(empty(rows * 2 * di));
-  Values x_grad = empty(rows * c.x_width());
+  for (int i = 0; i < 8; ++i) r.push_back(unwritten(rows * di));
+  r.push_back(unwritten(rows * 2 * di));
+  Values x_grad = unwritten(rows * c.x_width());
   for (Index i = 0; i < x_grad.size(); ++i) x_grad[i] = 7.0F;  // the columns of dt_low are left alone
   r.push_back(x_grad);
-  r.push_back(empty(di * mamba1::kStates));
-  r.push_back(empty(di * 4));
-  r.push_back(empty(di));
-  r.push_back(empty(rows * di * mamba1::kStates));
-  Values a_rows = empty(c.batch * di * mamba1::kStates);
-  Values leaf_sums = empty(Mamba1Gradients::leaf_sum_floats(c));
+  r.push_back(unwritten(di * mamba1::kStates));
+  r.push_back(unwritten(di * 4));
+  r.push_back(unwritten(di));
+  r.push_back(unwritten(rows * di * mamba1::kStates));
+  Values a_rows = unwritten(c.batch * di * mamba1::kStates);
+  Values leaf_sums = unwritten(Mamba1Gradients::leaf_sum_floats(c));
   Mamba1Gradients g;
   g.conv = in.conv.data();
   g.conv_weight = in.conv_weight.data();

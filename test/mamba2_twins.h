@@ -14,14 +14,6 @@ struct Size {
   Index batch, tokens, d_model, buffered;
 };
 
-inline Values empty(Index size) { return Values(size, 3); }
-
-inline Values stage(Draws& draws, Index size, Draw kind) {
-  Values values = draws.values(size, kind);
-  for (Index i = 0; i < size; ++i) values[i] = flush(values[i]);
-  return values;
-}
-
 // The inputs of one call, the same for every executor.
 struct Inputs {
   Inputs(Draws& draws, const Size& size, Draw kind) {
@@ -36,19 +28,19 @@ struct Inputs {
     for (Index head = 0; head < heads; ++head) a[head] = -0.02F * static_cast<float>(head + 1);
     dt_bias = draws.values(heads, Draw::normal);
     d = draws.values(heads, kind);
-    in_proj = stage(draws, rows * call.width(), kind);
+    in_proj = flushed(draws, rows * call.width(), kind);
     for (Index t = 0; t < rows; ++t) {
       for (Index head = 0; head < heads; ++head) {
         in_proj[t * call.width() + mamba2::dt_column(call.d_model) + head] = draws.value(Draw::normal);
       }
     }
-    x_bc = stage(draws, rows * channels, kind);
+    x_bc = flushed(draws, rows * channels, kind);
     buffer_xbc = draws.values(size.batch * kChunk * channels, kind);
     buffer_dt = draws.values(size.batch * kChunk * heads, Draw::normal);
     h = draws.values(size.batch * heads * kCells, kind);
-    conv = stage(draws, rows * channels, kind);
+    conv = flushed(draws, rows * channels, kind);
     conv_weight = draws.values(channels * 4, kind);
-    d_gate = stage(draws, rows * call.inner(), kind);
+    d_gate = flushed(draws, rows * call.inner(), kind);
   }
 
   enum class State { fresh, carried };
@@ -58,12 +50,12 @@ struct Inputs {
   Mamba2Call run(Executor& executor, State state, Extra extra) {
     const Index rows = call.rows(), cells = rows * call.inner();
     const Index chunks = call.batch * call.heads() * call.chunks();
-    dt = empty(call.batch * call.working_rows() * call.heads());
-    scores = empty(rows * kChunk);
-    for (Values* of_chunk : {&dacs, &decay}) *of_chunk = empty(chunks * kChunk);
-    for (Values* states : {&pass_states, &chunk_states}) *states = empty(chunks * kCells);
-    for (Values* by_cell : {&skip, &gate, &x_d, &y_diag, &y_off, &y}) *by_cell = empty(cells);
-    h_last = empty(call.batch * call.heads() * kCells);
+    dt = unwritten(call.batch * call.working_rows() * call.heads());
+    scores = unwritten(rows * kChunk);
+    for (Values* of_chunk : {&dacs, &decay}) *of_chunk = unwritten(chunks * kChunk);
+    for (Values* states : {&pass_states, &chunk_states}) *states = unwritten(chunks * kCells);
+    for (Values* by_cell : {&skip, &gate, &x_d, &y_diag, &y_off, &y}) *by_cell = unwritten(cells);
+    h_last = unwritten(call.batch * call.heads() * kCells);
     after = h;
     Mamba2Call c = call;
     c.a = a.data();
@@ -128,9 +120,9 @@ inline Results gradients(Executor& executor, Inputs& in) {
                                                {&g.d_conv_weight, channels * 4},
                                                {&g.d_conv_bias, channels}};
   Results results;
-  for (const auto& [pointer, size] : outputs) results.push_back(empty(size));
+  for (const auto& [pointer, size] : outputs) results.push_back(unwritten(size));
   for (std::size_t i = 0; i < results.size(); ++i) *outputs[i].first = results[i].data();
-  Values d_scores = empty(rows * kChunk);
+  Values d_scores = unwritten(rows * kChunk);
   g.d_scores = d_scores.data();
   executor.mamba2().gate_backward(c, g);
   executor.mamba2().scan_backward(c, g);

@@ -68,7 +68,7 @@ class GpuExecutor final : public Executor, public DeviceBench {
   std::string device_description() const override { return context_.description(); }
   double measure_flops() override { return SAMBA_GPU::measure_flops(context_); }
   double measure_read_bytes() override { return SAMBA_GPU::measure_read_bytes(context_); }
-  std::string library() override { return blas() == nullptr ? "" : blas()->description(); }
+  std::string blas_description() override { return blas() == nullptr ? "" : blas()->description(); }
   void library_gemm(Layout layout, Index m, Index n, Index k, const float* a, const float* b, float* c) override {
     blas()->gemm(layout, m, n, k, a, b, c);
   }

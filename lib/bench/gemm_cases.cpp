@@ -54,7 +54,7 @@ class GemmSides {
   bool streamed() const { return copies_ > 1; }
   // Of what is measured beside it; empty: nothing.
   std::string peer() const {
-    if (device_ != nullptr) return device_->library();
+    if (device_ != nullptr) return device_->blas_description();
     return context_.blas != nullptr ? "OpenBLAS" : "";
   }
 

@@ -166,7 +166,7 @@ void measure_limits(Machine& machine, const std::vector<int>& threads, const std
 
 void measure_device_limits(Machine& machine, const std::vector<int>& threads, DeviceBench& device) {
   machine.instruction_set = device.device_description();
-  machine.blas = device.library();
+  machine.blas = device.blas_description();
   MachineLimits limits;
   limits.flops = device.measure_flops();
   limits.read_bytes = limits.read_bytes_huge_pages = limits.read_bytes_cached = device.measure_read_bytes();

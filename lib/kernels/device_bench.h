@@ -18,7 +18,7 @@ class DeviceBench {
   virtual double measure_read_bytes() = 0;
 
   // "cuBLAS 120103"; empty: there is none.
-  virtual std::string library() = 0;
+  virtual std::string blas_description() = 0;
   // The product of LinearKernels::gemm by the library; operands in device memory.
   virtual void library_gemm(Layout layout, Index m, Index n, Index k, const float* a, const float* b, float* c) = 0;
 };
