@@ -8,6 +8,7 @@
 #include "samba/core/error.h"
 #include "samba/core/files.h"
 #include "samba/formats/safetensors.h"
+#include "samba/formats/zstd_frame.h"
 #include "samba/numerics/float32.h"
 #include "samba/verify/case_file.h"
 #include "samba/verify/verify.h"
@@ -55,6 +56,33 @@ std::string refusal(const fs::path& path) {
 }
 
 }  // namespace
+
+TEST_CASE("a file of cases can be stored packed, and a damaged packing is refused") {
+  const TemporaryFolder folder;
+  std::string content = read_file(golden("core/linear_5x7x9.safetensors"));
+  std::vector<std::byte> frame = zstd_compress(std::as_bytes(std::span(content)));
+  const fs::path packed = folder / "case.safetensors.zst";
+  const auto store = [&] {
+    write_file_atomically(packed, {reinterpret_cast<const char*>(frame.data()), frame.size()});
+  };
+  store();
+  for (const fs::path& path : {folder.path(), packed, folder / "case.safetensors"}) {
+    const verify::VerifyReport report = run(path);
+    REQUIRE(report.results.size() == 1);
+    CHECK(report.results[0].verdict == verify::Verdict::equal);
+  }
+  frame.pop_back();
+  store();
+  CHECK_THAT(refusal(folder.path()), Catch::Contains("case.safetensors.zst: the zstd frame is damaged"));
+  content.pop_back();
+  frame = zstd_compress(std::as_bytes(std::span(content)));
+  store();
+  CHECK_THAT(refusal(folder.path()), Catch::Contains("case.safetensors.zst"));
+  frame = {};
+  store();
+  CHECK_THAT(refusal(folder.path()),
+             Catch::Contains("case.safetensors.zst: the zstd frame does not state its content size"));
+}
 
 TEST_CASE("one flipped bit of an expected tensor is reported with its position, both values and the distance") {
   const TemporaryFolder folder;

@@ -13,6 +13,14 @@ namespace {
 
 constexpr int kLevel = 3;
 
+std::uint64_t stated_size(std::span<const std::byte> frame) {
+  const unsigned long long stated = ZSTD_getFrameContentSize(frame.data(), frame.size());
+  if (stated == ZSTD_CONTENTSIZE_UNKNOWN || stated == ZSTD_CONTENTSIZE_ERROR) {
+    refuse_value("the zstd frame does not state its content size");
+  }
+  return stated;
+}
+
 }  // namespace
 
 std::vector<std::byte> zstd_compress(std::span<const std::byte> content) {
@@ -34,10 +42,7 @@ void zstd_decompress(std::span<const std::byte> frame, std::span<std::byte> cont
     refuse_value("the zstd frame ends after " + std::to_string(frame_size) + " of " + std::to_string(frame.size()) +
                  " bytes");
   }
-  const unsigned long long stated = ZSTD_getFrameContentSize(frame.data(), frame.size());
-  if (stated == ZSTD_CONTENTSIZE_UNKNOWN || stated == ZSTD_CONTENTSIZE_ERROR) {
-    refuse_value("the zstd frame does not state its content size");
-  }
+  const std::uint64_t stated = stated_size(frame);
   if (stated != content.size()) {
     refuse_value("the zstd frame holds " + std::to_string(stated) + " bytes, the shape needs " +
                  std::to_string(content.size()));
@@ -50,6 +55,17 @@ void zstd_decompress(std::span<const std::byte> frame, std::span<std::byte> cont
     refuse_value("the zstd frame unpacks to " + std::to_string(size) + " bytes, the shape needs " +
                  std::to_string(content.size()));
   }
+}
+
+std::vector<std::byte> zstd_content(std::span<const std::byte> frame) {
+  const std::uint64_t size = stated_size(frame);
+  if (size > most_zstd_content(frame.size())) {
+    refuse_value("the zstd frame of " + std::to_string(frame.size()) + " bytes states " + std::to_string(size) +
+                 " bytes of content, more than it can hold");
+  }
+  std::vector<std::byte> content(size);
+  zstd_decompress(frame, content);
+  return content;
 }
 
 }  // namespace samba

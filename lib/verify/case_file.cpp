@@ -1,11 +1,13 @@
 #include "samba/verify/case_file.h"
 
 #include <algorithm>
+#include <span>
 
 #include "samba/core/error.h"
 #include "samba/core/files.h"
 #include "samba/core/json_limits.h"
 #include "samba/formats/safetensors.h"
+#include "samba/formats/zstd_frame.h"
 #include "samba/verify/schema.h"
 
 namespace samba::verify {
@@ -24,11 +26,30 @@ json parse(const fs::path& file, std::string_view text) {
   return value;
 }
 
+// A file of tensors may be stored packed: NAME.safetensors as one zstd frame in NAME.safetensors.zst.
+fs::path packed_name(const fs::path& file) { return file.string() + ".zst"; }
+bool is_packed(const fs::path& file) { return file.extension() == ".zst" && file.stem().extension() == ".safetensors"; }
+
+SafetensorsFile read_tensors(const fs::path& file) {
+  const fs::path packed = packed_name(file);
+  if (fs::exists(file) || !fs::exists(packed)) return read_safetensors(file);
+  const std::string frame = read_file(packed);
+  std::vector<std::byte> content;
+  try {
+    content = zstd_content(std::as_bytes(std::span(frame)));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::value) throw;
+    refuse(packed, error.what());
+  }
+  return parse_safetensors(content, packed);
+}
+
 std::vector<fs::path> files_below(const fs::path& folder) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     const std::string extension = entry.path().extension();
-    if (entry.is_regular_file() && (extension == ".json" || extension == ".safetensors")) files.push_back(entry.path());
+    const bool read = extension == ".json" || extension == ".safetensors" || is_packed(entry.path());
+    if (entry.is_regular_file() && read) files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
   return files;
@@ -69,7 +90,8 @@ ConstWeightMap TensorSet::weights() const {
 }
 
 std::vector<Case> CaseLoader::load(const fs::path& path) {
-  if (!fs::exists(path)) refuse_value("no such file or folder of cases: " + path.string());
+  if (!fs::exists(path) && !fs::exists(packed_name(path)))
+    refuse_value("no such file or folder of cases: " + path.string());
   if (!fs::is_directory(path)) return load_file(path);
   std::vector<Case> cases;
   for (const fs::path& file : files_below(path)) {
@@ -78,10 +100,11 @@ std::vector<Case> CaseLoader::load(const fs::path& path) {
   return cases;
 }
 
-std::vector<Case> CaseLoader::load_file(const fs::path& file) try {
+std::vector<Case> CaseLoader::load_file(const fs::path& given) try {
+  const fs::path file = is_packed(given) ? given.parent_path() / given.stem() : given;
   std::vector<Case> cases;
   if (file.extension() == ".safetensors") {
-    SafetensorsFile content = read_safetensors(file);
+    SafetensorsFile content = read_tensors(file);
     const auto text = content.metadata.find("case");
     if (text == content.metadata.end() || content.metadata.size() != 1) {
       refuse(file, "the metadata of a case file has exactly one key, 'case'");
@@ -96,12 +119,12 @@ std::vector<Case> CaseLoader::load_file(const fs::path& file) try {
   }
   return cases;
 } catch (const json::exception& error) {
-  refuse(file, std::string("a value of the wrong type: ") + error.what());
+  refuse(given, std::string("a value of the wrong type: ") + error.what());
 }
 
 std::shared_ptr<const ArrayMap> CaseLoader::carrier(const fs::path& file) {
   auto& tensors = carriers_[file];
-  if (!tensors) tensors = std::make_shared<const ArrayMap>(read_safetensors(file).tensors);
+  if (!tensors) tensors = std::make_shared<const ArrayMap>(read_tensors(file).tensors);
   return tensors;
 }
 

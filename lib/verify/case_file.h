@@ -1,6 +1,9 @@
 // Recorded cases, as the files of test/golden hold them: single cases and lists of cases ("samba.case/1",
 // "samba.case_list/1"), hash suites ("samba.hashes/1") and lanes of published columns ("samba.columns/1").
 //
+// A file of tensors may be stored packed, NAME.safetensors as one zstd frame in NAME.safetensors.zst; it is named
+// without that ending all the same.
+//
 // A file is checked when it is loaded: unknown schema, unknown kind and unknown keys are Error(corrupt, "case", ...),
 // so that a typing error never becomes an untested case.
 #pragma once
@@ -55,7 +58,7 @@ class CaseLoader {
   std::vector<Case> load(const std::filesystem::path& path);
 
  private:
-  std::vector<Case> load_file(const std::filesystem::path& file);
+  std::vector<Case> load_file(const std::filesystem::path& given);
   void add_document(const std::filesystem::path& file, std::shared_ptr<const json> document, std::vector<Case>& cases);
   void add_lane(const std::filesystem::path& file, const std::shared_ptr<const json>& document,
                 std::vector<Case>& cases);
