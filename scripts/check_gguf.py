@@ -10,7 +10,8 @@ Models are those of test/gguf (scripts/record_gguf.py: greedy tokens of transfor
 of test/tokenizers (tokens of `tokenizers` and `sentencepiece`) in a model of a few thousand numbers. test/gguf/llama_cpp.json
 holds what llama.cpp made of files with these SHA-256: a file that is written today with the same bytes needs no llama.cpp
 to be known good. llama.cpp takes text up to its first zero byte; lines with one are left out, and lines for which a
-tokenizer has no tokens.
+tokenizer has no tokens. Every line whose tokens are others than those of the original tokenizer gets its cause, each
+shown by what llama.cpp does without it (docs/formats/gguf.md).
 
 Ends with 77 where the command zstd is missing, or the package llama_cpp and --recorded is not given.
 """
@@ -18,11 +19,14 @@ Ends with 77 where the command zstd is missing, or the package llama_cpp and --r
 import hashlib
 import json
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
+import unicodedata
+from fractions import Fraction
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 RECORD = SOURCE / "test/gguf/llama_cpp.json"
@@ -140,19 +144,61 @@ def prompt_length(record):
     return json.loads(content[8:8 + size])["ids"]["shape"][-1]
 
 
+class Vocabulary:
+    """A file as llama.cpp reads it, beside the tokenizer that the file was made of."""
+
+    def __init__(self, llama_cpp, form, path):
+        self.model = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
+        vocabulary = llama_cpp.llama_model_get_vocab(self.model.model)
+        size = llama_cpp.llama_vocab_n_tokens(vocabulary)
+        self.pieces = [llama_cpp.llama_vocab_get_text(vocabulary, i).decode() for i in range(size)]
+        self.scores = [llama_cpp.llama_vocab_get_score(vocabulary, i) for i in range(size)]
+        self.ids = {piece: i for i, piece in enumerate(self.pieces)}
+        # What sentencepiece recorded has special tokens as text.
+        self.file = json.loads(unpacked(form + ".tokenizer.json")) if VOCABULARIES[form] == "json" else None
+        self.specials = [token["content"] for token in self.file["added_tokens"]] if self.file else []
+        self.type = self.file["model"]["type"] if self.file else form.partition("_")[2]
+
+    def tokens(self, text, special):
+        return self.model.tokenize(text.encode(), add_bos=False, special=special) if text else []
+
+    def by_parts(self, line):
+        """The line cut at the tokenizer's own special tokens; what is between them is text."""
+        ids = []
+        for part in re.split("(" + "|".join(map(re.escape, self.specials)) + ")", line):
+            ids += [self.ids[part]] if part in self.specials else self.tokens(part, special=False)
+        return ids
+
+    def likelihood(self, ids):
+        return sum(Fraction(self.scores[i]) for i in ids)
+
+    def cause(self, line, got, wanted):
+        """Why llama.cpp has other tokens; each cause is shown by what comes without it."""
+        if self.type == "unigram":
+            unknown = [i for i in got if self.pieces[i] == "<unk>"]
+            if unknown != [i for i in wanted if self.pieces[i] == "<unk>"]:
+                return "unexplained"
+            return "equally likely" if self.likelihood(got) == self.likelihood(wanted) else "unexplained"
+        if self.file["normalizer"] == {"type": "NFC"}:
+            same = self.tokens(unicodedata.normalize("NFC", line), special=True) == wanted
+            return "no NFC" if same else "unexplained"
+        return "special by name" if self.by_parts(line) == wanted else "unexplained"
+
+
 def text_tokens(llama_cpp, form, path, lines):
-    model = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
+    vocabulary = Vocabulary(llama_cpp, form, path)
     wanted = json.loads(unpacked(f"{form}.recorded.json"))["ids"]
-    special = VOCABULARIES[form] == "json"  # what sentencepiece recorded has special tokens as text
-    compared, different = 0, []
+    compared, different, causes = 0, [], {}
     for number, (line, ids) in enumerate(zip(lines, wanted)):
         if ids is None or "\0" in line:
             continue
         compared += 1
-        got = model.tokenize(line.encode(), add_bos=False, special=special) if line else []
+        got = vocabulary.tokens(line, special=vocabulary.file is not None)
         if got != ids:
             different.append(number)
-    return {"lines": compared, "different": different}
+            cause = vocabulary.cause(line, got, ids)
+            causes[cause] = causes.get(cause, 0) + 1
+    return {"lines": compared, "different": different, "causes": causes}
 
 
 def read_by_llama_cpp(llama_cpp, files):
@@ -162,7 +208,7 @@ def read_by_llama_cpp(llama_cpp, files):
         kind, _, form = name.partition("/")
         result = greedy_tokens(llama_cpp, form, path) if kind == "model" else text_tokens(llama_cpp, form, path, lines)
         print(f"{name}: {result.get('greedy_tokens', result.get('lines'))} compared, "
-              f"{len(result['different'])} different {result['different'][:10]}", flush=True)
+              f"{len(result['different'])} different {result.get('causes') or ''}", flush=True)
         results[name] = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), **result}
     return results
 
@@ -186,13 +232,17 @@ def main():
             return compare_with_record(files) != 0
         results = read_by_llama_cpp(llama_cpp, files)
     if "--record" in flags:
-        RECORD.write_text(json.dumps({"llama_cpp_python": llama_cpp.__version__, "files": results}, indent=1) + "\n")
+        text = json.dumps({"llama_cpp_python": llama_cpp.__version__, "files": results}, indent=1)
+        RECORD.write_text(re.sub(r"(?<=[\[\d,])\n +(?=[\d\]])", "", text) + "\n")
         return 0
     recorded = json.loads(RECORD.read_text())["files"]
     worse = [name for name, result in results.items() if len(result["different"]) > len(recorded[name]["different"])]
     if worse:
         print("more is different than was recorded: " + ", ".join(worse))
-    return bool(worse)
+    unexplained = [name for name, result in results.items() if "unexplained" in result.get("causes", {})]
+    if unexplained:
+        print("lines are different without a known cause: " + ", ".join(unexplained))
+    return bool(worse or unexplained)
 
 
 if __name__ == "__main__":

@@ -147,6 +147,22 @@ TEST_CASE("a SentencePiece BPE in a GGUF file merges by score") {
   CHECK(tokenizer->encode("ab", options) == std::vector<std::int32_t>{1, 9});
 }
 
+TEST_CASE("merges beside the scores come before them") {
+  GgufText gguf = scored_gguf();
+  gguf.texts("tokenizer.ggml.merges", {"\u2581 a", "a b", "\u2581a b"});  // by score "a b" would be the first
+  CHECK(loaded(gguf.file())->encode("ab b") == std::vector<std::int32_t>{9, 4, 6});
+  CHECK(loaded(scored_gguf().file())->encode("ab b") == std::vector<std::int32_t>{9, 4, 6});
+  GgufText few = scored_gguf();
+  few.texts("tokenizer.ggml.merges", {"a b"});
+  CHECK(loaded(few.file())->encode("ab") == std::vector<std::int32_t>{4, 7});
+  GgufText none = scored_gguf();
+  none.texts("tokenizer.ggml.merges", {});
+  CHECK(loaded(none.file())->encode("ab") == std::vector<std::int32_t>{9});
+  GgufText wrong = scored_gguf();
+  wrong.texts("tokenizer.ggml.merges", {"a a"});
+  CHECK_THROWS_WITH(loaded(wrong.file()), Contains("/model/merges/0: the vocabulary has no piece \"aa\""));
+}
+
 TEST_CASE("the metadata of a GGUF file is read strictly") {
   const std::string good = scored_gguf().file();
   CHECK(loaded(good)->vocabulary_size() == 11);

@@ -1,10 +1,12 @@
 // Tokenizers that convert writes into GGUF files.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
 
 #include "recorded_tokenizers.h"
 #include "samba/convert/gguf_vocabulary.h"
 #include "samba/core/error.h"
+#include "samba/text/gguf_tokenizer.h"
 #include "samba/text/sentencepiece_model.h"
 
 namespace samba {
@@ -117,31 +119,113 @@ json without_zeros(const Path& path) {
     if (!has_zero(piece)) vocabulary[piece] = id;
   }
   for (const json& merge : file["model"]["merges"]) {
-    if (!has_zero(merge[0].get<std::string>() + merge[1].get<std::string>())) merges.push_back(merge);
+    if (merge.is_string() || !has_zero(merge[0].get<std::string>() + merge[1].get<std::string>())) {
+      merges.push_back(merge);
+    }
   }
   file["model"]["vocab"] = vocabulary;
   file["model"]["merges"] = merges;
   return file;
 }
 
-TEST_CASE("a BPE with byte fallback of tokenizer.json keeps its space in front in a GGUF file") {
-  const TemporaryFolder folder;
-  for (const auto& [form, says] : std::vector<std::pair<std::string, std::string>>{
-           {"llama2", "tokenizer.json"},
-           {"gemma", "tokenizer.json"},
-           {"mistral", "tokenizer.json (llama.cpp puts a space behind special tokens in a text too)"}}) {
-    INFO(form);
-    const RecordedForm& recorded = recorded_form(form);
-    const Index pieces = recorded.tokenizer->vocabulary_size();
-    CHECK_THAT(written(folder, recorded.file, pieces).vocabulary, Contains("has a zero byte"));
-    write_file_atomically(folder / "tokenizer.json", without_zeros(recorded.file).dump());
-    const Written there = written(folder, folder / "tokenizer.json", pieces);
-    CHECK(there.vocabulary == says);
-    // Scores are of pieces, the ranks of tokenizer.json of pairs: a few words are cut in another of several ways.
-    // With Metaspace's "first" there is no space behind special tokens.
-    // (Lines with a zero byte are cut where the pieces were taken away.)
-    CHECK(count_different(*load_tokenizer(there.file), recorded, false) < (form == "mistral" ? 300 : 40));
+// The lines without a zero byte (of which no piece may be in a GGUF file) whose tokens are others than those recorded.
+std::vector<std::size_t> different_lines(const Tokenizer& tokenizer, const RecordedForm& recorded) {
+  std::vector<std::size_t> different;
+  for (std::size_t line = 0; line < recorded.ids.size(); ++line) {
+    const std::string& text = hard_lines()[line];
+    if (!recorded.ids[line] || text.find('\0') != std::string::npos) continue;
+    if (tokenizer.encode(text) != *recorded.ids[line]) different.push_back(line);
   }
+  return different;
+}
+
+// The tokenizer.json of a form, through convert and back from the GGUF file.
+Written written_form(const TemporaryFolder& folder, const std::string& form) {
+  write_file_atomically(folder / "tokenizer.json", without_zeros(recorded_form(form).file).dump());
+  return written(folder, folder / "tokenizer.json", recorded_form(form).tokenizer->vocabulary_size());
+}
+
+TEST_CASE("a tokenizer.json of BPE passes through a GGUF file: every hard line has the tokens of the package") {
+  const TemporaryFolder folder;
+  for (const char* form : {"gpt2", "llama3", "qwen2", "smollm2", "llama2", "gemma"}) {
+    INFO(form);
+    const Written there = written_form(folder, form);
+    CHECK(there.vocabulary == "tokenizer.json");
+    CHECK(different_lines(*load_tokenizer(there.file), recorded_form(form)).empty());
+    CHECK(load_tokenizer(there.file)->encode("a b", {.add_special_tokens = true}) == *recorded_form(form).with_special);
+  }
+}
+
+TEST_CASE("the space that Metaspace puts in front differs in a GGUF file where one stands, and convert says so") {
+  const TemporaryFolder folder;
+  const RecordedForm& recorded = recorded_form("mistral");
+  const Written there = written_form(folder, "mistral");
+  CHECK(there.vocabulary ==
+        "tokenizer.json (from GGUF a text that begins with a space gets one more, and text behind special tokens gets "
+        "one)");
+  const auto tokenizer = load_tokenizer(there.file);
+  const std::vector<std::size_t> different = different_lines(*tokenizer, recorded);
+  CHECK(different.size() == 192);
+  const auto is_named = [&](std::size_t line) {
+    const std::vector<std::int32_t>& ids = *recorded.ids[line];
+    return hard_lines()[line].starts_with(" ") || hard_lines()[line].starts_with("\u2581") ||
+           std::any_of(ids.begin(), ids.end(), [&](std::int32_t id) { return recorded.tokenizer->is_special(id); });
+  };
+  CHECK(std::all_of(different.begin(), different.end(), is_named));
+}
+
+TEST_CASE("the merges of a BPE with byte fallback stand beside its scores, which alone say less") {
+  const TemporaryFolder folder;
+  for (const char* form : {"llama2", "gemma"}) {
+    INFO(form);
+    const Written there = written_form(folder, form);
+    GgufMetadata metadata = read_gguf_metadata(there.file);
+    const std::string typed = "humains<0x41>";  // the letters, which are no byte
+    const std::vector<std::int32_t> wanted = recorded_form(form).tokenizer->encode(typed);
+    CHECK(read_gguf_tokenizer(metadata, form)->encode(typed) == wanted);
+    metadata.erase("tokenizer.ggml.merges");
+    CHECK(read_gguf_tokenizer(metadata, form)->encode(typed) != wanted);
+  }
+}
+
+TEST_CASE("what surrounds a text is held by a GGUF file, or said to be lost") {
+  const TemporaryFolder folder;
+  const json good = without_zeros(recorded_form("gpt2").file);
+  const auto given = [&](const json& changes) {
+    json file = good;
+    for (const auto& [section, value] : changes.items()) file[section] = value;
+    write_file_atomically(folder / "tokenizer.json", file.dump());
+    return written(folder, folder / "tokenizer.json", recorded_form("gpt2").tokenizer->vocabulary_size());
+  };
+  const json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const auto special = [](const char* piece) { return json{{"SpecialToken", {{"id", piece}, {"type_id", 0}}}}; };
+  const auto around = [&](const std::vector<json>& single) {
+    json tokens = {{"<|endoftext|>", {{"id", "<|endoftext|>"}, {"ids", {0}}, {"tokens", {"<|endoftext|>"}}}}};
+    tokens["!"] = {{"id", "!"}, {"ids", {1}}, {"tokens", {"!"}}};
+    return json{{"post_processor",
+                 {{"type", "TemplateProcessing"}, {"single", single}, {"pair", single}, {"special_tokens", tokens}}}};
+  };
+  const json both = around({special("<|endoftext|>"), text, special("!")});
+  CHECK(given(both).vocabulary == "tokenizer.json");
+  CHECK(load_tokenizer(folder / "vocabulary.gguf")->encode("a b", {.add_special_tokens = true}) ==
+        load_tokenizer(folder / "tokenizer.json")->encode("a b", {.add_special_tokens = true}));
+  CHECK_THAT(given(around({special("!"), special("!"), text})).vocabulary, Contains("what it puts before a text"));
+  CHECK_THAT(given(around({text, special("!"), special("!")})).vocabulary, Contains("what it puts behind a text"));
+  json added = good["added_tokens"];
+  added[0]["rstrip"] = true;
+  CHECK(given({{"added_tokens", added}}).vocabulary ==
+        "tokenizer.json (GGUF has no field for rstrip of the added token <|endoftext|>)");
+  json model = good["model"];
+  model["ignore_merges"] = true;
+  CHECK_THAT(given({{"model", model}}).vocabulary,
+             Contains("none: tokenizer.json: its ignore_merges is not that of gpt-2"));
+}
+
+TEST_CASE("a BPE with byte fallback whose white space or merging llama.cpp has not is left out, by name") {
+  const TemporaryFolder folder;
+  const RecordedForm& recorded = recorded_form("llama2");
+  CHECK_THAT(written(folder, recorded.file, recorded.tokenizer->vocabulary_size()).vocabulary,
+             Contains("has a zero byte"));
   const json file = without_zeros(recorded_form("llama2").file);
   const auto refused = [&](const char* section, const json& value) {
     json changed = file;
@@ -153,6 +237,9 @@ TEST_CASE("a BPE with byte fallback of tokenizer.json keeps its space in front i
   CHECK_THAT(refused("normalizer", nullptr), Contains("does not mark spaces"));
   CHECK_THAT(refused("pre_tokenizer", {{"type", "Metaspace"}, {"prepend_scheme", "first"}, {"split", true}}),
              Contains("its pre-tokenizer is Metaspace"));
+  json model = file["model"];
+  model["ignore_merges"] = true;
+  CHECK_THAT(refused("model", model), Contains("it ignores merges"));
 }
 
 std::string base64(std::string_view bytes) {
@@ -250,7 +337,9 @@ TEST_CASE("a Unigram of tokenizer.json passes through a GGUF file; what llama.cp
   };
   for (const std::string scheme : {"always", "never"}) {
     const Written there = write(small_unigram(scheme));
-    CHECK(there.vocabulary == "tokenizer.json");
+    CHECK(there.vocabulary == (scheme == "never"
+                                   ? "tokenizer.json"
+                                   : "tokenizer.json (from GGUF a text that begins with a space gets one more)"));
     const auto given = load_tokenizer(folder / "tokenizer.json"), tokenizer = load_tokenizer(there.file);
     for (const char* text : {"the theatre", "", "a the", "eat  the", "x\u00e9t\u4e2d12", "the<user>a", "zz q"}) {
       INFO(text);

@@ -49,7 +49,7 @@ std::string why_no_token(const std::string& piece) {
   return "its piece " + nlohmann::json(piece).dump() + " has a zero byte, where llama.cpp ends a text";
 }
 
-std::string add_unigram_fields(GgufFields& fields, const SentencePieceModel& model, std::size_t rows) {
+std::string add_unigram_fields(GgufFields& fields, const SentencePieceModel& model, std::size_t rows, bool ends_text) {
   if (model.byte_fallback) return "it falls back to bytes, which llama.cpp's Unigram does not";
   if (model.space_behind || !model.marks_spaces) return "it treats white space in a way that GGUF has no field for";
   if (model.unknown < 0) return "it has no unknown piece";
@@ -59,7 +59,7 @@ std::string add_unigram_fields(GgufFields& fields, const SentencePieceModel& mod
   added.flag("tokenizer.ggml.remove_extra_whitespaces", model.drops_spaces);
   if (!model.characters_map.empty()) added.bytes(kGgufCharactersMap, model.characters_map);
   added.count("tokenizer.ggml.unknown_token_id", static_cast<std::uint32_t>(model.unknown));
-  added.flag("tokenizer.ggml.add_eos_token", false);
+  added.flag("tokenizer.ggml.add_eos_token", ends_text);
   fields = std::move(added);
   return "";
 }

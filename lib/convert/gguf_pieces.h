@@ -16,8 +16,9 @@ inline constexpr const char* kGgufCharactersMap = "tokenizer.ggml.precompiled_ch
 std::string why_no_token(const std::string& piece);
 
 // As "t5", Unigram. Returns nothing, or why GGUF (that is, llama.cpp) cannot hold the model; then `fields` are what
-// they were. `rows`: of the embedding; those beyond the pieces are named unused.
-std::string add_unigram_fields(GgufFields& fields, const SentencePieceModel& model, std::size_t rows);
+// they were. `rows`: of the embedding; those beyond the pieces are named unused. `ends_text`: a text gets the end
+// token.
+std::string add_unigram_fields(GgufFields& fields, const SentencePieceModel& model, std::size_t rows, bool ends_text);
 
 // As "llama", BPE whose pairs merge by the score of what they make.
 std::string add_bpe_fields(GgufFields& fields, const SentencePieceModel& model, std::size_t rows);

@@ -65,6 +65,12 @@ bool is_metaspace(const Json& stage) {
   return type_of(stage) == "Metaspace" && stage.value("replacement", kSpace) == kSpace;
 }
 
+// Of a Metaspace that puts a space in front, where no space stands yet.
+std::string space_remark(const std::string& scheme) {
+  return "from GGUF a text that begins with a space gets one more" +
+         std::string(scheme == "first" ? ", and text behind special tokens gets one" : "");
+}
+
 // The steps of a Unigram's normalizer that GGUF has fields for.
 struct UnigramNormalizer {
   std::optional<std::string> map;
@@ -91,7 +97,7 @@ std::string read_normalizer(const Json& section, UnigramNormalizer& found) {
 
 }  // namespace
 
-std::string unigram_spaces(const Json& file, SentencePieceModel& model) {
+std::string unigram_spaces(const Json& file, SentencePieceModel& model, std::string& remark) {
   UnigramNormalizer normalizer;
   if (std::string why = read_normalizer(file.value("normalizer", Json()), normalizer); !why.empty()) return why;
   std::vector<Json> cuts = stages_of(file.value("pre_tokenizer", Json()), "pretokenizers");
@@ -108,6 +114,7 @@ std::string unigram_spaces(const Json& file, SentencePieceModel& model) {
   if (ends && scheme == "never") return "its normalizer takes away spaces, and its prepend_scheme is never";
   model.space_in_front = scheme == "always";
   model.drops_spaces = ends;
+  if (model.space_in_front && !ends) remark = space_remark(scheme);
   model.characters_map = normalizer.map.value_or("");
   return "";
 }
@@ -132,7 +139,7 @@ std::string bpe_spaces(const Json& file, bool& space_in_front, std::string& rema
     }
     marks = true;
     prepends = scheme_of(stage) != "never";
-    if (scheme_of(stage) == "first") remark = "llama.cpp puts a space behind special tokens in a text too";
+    if (prepends) remark = space_remark(scheme_of(stage));
   }
   if (!marks) return "it does not mark spaces";
   space_in_front = prepends;

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 
+#include "samba/convert/gguf_around.h"
 #include "samba/convert/gguf_pieces.h"
 #include "samba/convert/gguf_spaces.h"
 #include "samba/core/error.h"
@@ -93,7 +94,7 @@ std::string add_sentencepiece(GgufFields& fields, const Path& path, const Beside
   const SentencePieceModel model = read_sentencepiece_model(read_file(path), path.string());
   const bool bpe = model.kind == SentencePieceModel::Kind::bpe;
   if (!bpe && model.kind != SentencePieceModel::Kind::unigram) return "its model is neither BPE nor Unigram";
-  const std::string why = bpe ? add_bpe_fields(fields, model, rows) : add_unigram_fields(fields, model, rows);
+  const std::string why = bpe ? add_bpe_fields(fields, model, rows) : add_unigram_fields(fields, model, rows, false);
   if (!why.empty()) return why;
   std::map<std::string, std::uint32_t> ids;
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
@@ -136,12 +137,16 @@ class JsonVocabulary {
     bool space_in_front = false;
     if (scored) {
       if (std::string why = bpe_spaces(file_, space_in_front, remark_); !why.empty()) return why;
+      if (model.value("ignore_merges", false)) return "it ignores merges, which llama.cpp's BPE with scores does not";
       mark_bytes(model);
       if (std::count(types_.begin(), types_.end(), kByte) != 256) return "it has no piece for every byte";
     }
     if (!scored) {
       pre = pre_name();
       if (pre.empty()) return "its pre-tokenizer is none of those of gpt-2, llama-bpe, qwen2, smollm";
+      if (model.value("ignore_merges", false) != (pre == "llama-bpe")) {
+        return "its ignore_merges is not that of " + pre + ", which llama.cpp goes by";
+      }
     }
     fields.text("tokenizer.ggml.model", scored ? "llama" : "gpt2");
     fields.text("tokenizer.ggml.pre", scored ? "default" : pre);
@@ -151,20 +156,22 @@ class JsonVocabulary {
       fields.flag("tokenizer.ggml.add_space_prefix", space_in_front);
     }
     fields.integers("tokenizer.ggml.token_type", types_);
-    if (!scored) fields.texts("tokenizer.ggml.merges", merges(model));
+    if (std::vector<std::string> pairs = merges(model); !scored || !pairs.empty()) {
+      fields.texts("tokenizer.ggml.merges", pairs);
+    }
     add_special(fields, model);
     return "";
   }
   // Of a tokenizer that was added: where llama.cpp does otherwise; mostly empty.
-  const std::string& remark() const { return remark_; }
+  const std::string& remarks() const { return remark_; }
 
  private:
   // The pieces' scores are float32 there, and white space is treated in one of two ways.
   std::string add_unigram(GgufFields& fields, const Json& model) {
     SentencePieceModel pieces;
-    std::string why = unigram_spaces(file_, pieces);
+    std::string why = unigram_spaces(file_, pieces, remark_);
     if (why.empty()) why = unigram_pieces(model, pieces);
-    if (why.empty()) why = add_unigram_fields(fields, pieces, tokens_.size());
+    if (why.empty()) why = add_unigram_fields(fields, pieces, tokens_.size(), ends().add_eos);
     if (why.empty()) add_special(fields, model);
     return why;
   }
@@ -253,11 +260,13 @@ class JsonVocabulary {
     return {text.substr(0, space), space == std::string::npos ? "" : text.substr(space + 1)};
   }
 
+  // Also beside scores, which alone do not say which of the pairs that make a piece may merge. A piece with a space in
+  // it cannot be written so; where spaces are marked, none occurs in a text.
   static std::vector<std::string> merges(const Json& model) {
     std::vector<std::string> result;
     for (const Json& merge : model.value("merges", Json::array())) {
       const auto [left, right] = merge_of(merge);
-      result.push_back(left + " " + right);
+      if ((left + right).find(' ') == std::string::npos) result.push_back(left + " " + right);
     }
     return result;
   }
@@ -289,36 +298,49 @@ class JsonVocabulary {
     return result;
   }
 
+  // The tokens that begin and end a text; those that are put around it come before those that are only named.
+  struct Ends {
+    std::optional<std::uint32_t> bos, eos;
+    bool add_bos = false, add_eos = false;
+    std::string remark;
+  };
+  Ends ends() const {
+    const AroundText around = around_text(file_);
+    const auto only = [&](const std::vector<std::string>& pieces) -> std::optional<std::uint32_t> {
+      const auto found = pieces.size() == 1 ? ids_.find(pieces.front()) : ids_.end();
+      return found == ids_.end() ? std::nullopt : std::optional(found->second);
+    };
+    const auto first = only(around.before), last = only(around.after);
+    Ends result{first, beside_.id_of("eos_token", tokens_.size(), ids_), first.has_value(), false, ""};
+    if (!result.bos) result.bos = beside_.id_of("bos_token", tokens_.size(), ids_);
+    if (!result.eos) result.eos = last;
+    result.add_eos = last && last == result.eos;
+    if (!around.before.empty() && !result.add_bos) result.remark = "GGUF cannot say what it puts before a text";
+    if (!around.after.empty() && !result.add_eos) result.remark = "GGUF cannot say what it puts behind a text";
+    return result;
+  }
+
   void add_special(GgufFields& fields, const Json& model) {
-    const auto id_of = [&](const char* name) { return beside_.id_of(name, tokens_.size(), ids_); };
-    const std::string first = first_of_text();
-    auto bos = id_of("bos_token");
-    if (const auto found = ids_.find(first); !bos && found != ids_.end()) bos = found->second;
-    if (bos) fields.count("tokenizer.ggml.bos_token_id", *bos);
-    if (const auto id = id_of("eos_token")) fields.count("tokenizer.ggml.eos_token_id", *id);
-    if (const auto id = id_of("pad_token")) fields.count("tokenizer.ggml.padding_token_id", *id);
+    const Ends ids = ends();
+    if (ids.bos) fields.count("tokenizer.ggml.bos_token_id", *ids.bos);
+    if (ids.eos) fields.count("tokenizer.ggml.eos_token_id", *ids.eos);
+    if (const auto id = beside_.id_of("pad_token", tokens_.size(), ids_)) {
+      fields.count("tokenizer.ggml.padding_token_id", *id);
+    }
     if (model.value("unk_token", Json()).is_string()) {  // of BPE
       const auto found = ids_.find(model["unk_token"].get<std::string>());
       if (found != ids_.end()) fields.count("tokenizer.ggml.unknown_token_id", found->second);
     }
-    fields.flag("tokenizer.ggml.add_bos_token", bos && !first.empty());
+    fields.flag("tokenizer.ggml.add_bos_token", ids.add_bos);
+    // Of Unigram it stands already: there llama.cpp would add one.
+    if (ids.add_eos && model.value("type", "BPE") != "Unigram") fields.flag("tokenizer.ggml.add_eos_token", true);
+    remark(ids.remark);
+    remark(added_token_remark(file_));
     beside_.add_chat_template(fields);
   }
 
-  // The token that the template of the post-processor puts in front of a text; empty: none.
-  std::string first_of_text() const {
-    const auto first_special = [](const Json& processor) -> std::string {
-      const Json single = processor.value("single", Json::array());
-      if (processor.value("type", "") != "TemplateProcessing" || single.empty()) return "";
-      return single.front().value("SpecialToken", Json::object()).value("id", "");
-    };
-    const Json processor = file_.value("post_processor", Json());
-    if (!processor.is_object()) return "";
-    std::string first = first_special(processor);
-    for (const Json& part : processor.value("processors", Json::array())) {
-      if (first.empty()) first = first_special(part);
-    }
-    return first;
+  void remark(const std::string& text) {
+    if (!text.empty()) remark_ += (remark_.empty() ? "" : "; ") + text;
   }
 
   std::string source_;
@@ -367,7 +389,7 @@ std::string add_gguf_vocabulary(GgufFields& fields, const OpenModel& model, Inde
       if (tokenizer->filename() == "tokenizer.json") {
         JsonVocabulary vocabulary(*tokenizer, beside, vocab);
         why = vocabulary.add(fields);
-        remark = vocabulary.remark();
+        remark = vocabulary.remarks();
       } else {
         why = add_sentencepiece(fields, *tokenizer, beside, static_cast<std::size_t>(vocab));
       }

@@ -116,11 +116,24 @@ class Translation {
     if (form->second == "llama3") file["model"]["ignore_merges"] = true;
   }
 
-  // Merges are not stored: a pair merges when together it is a piece, and the piece of the highest score goes first.
+  // Merges of pieces that a tokenizer.json had, as convert and other programs write them beside the scores. llama.cpp
+  // looks at the scores alone; the merges are what the tokenizer was made with.
+  const std::vector<std::string>* given_merges() const {
+    const GgufValue* const merges = find("merges", Kind::texts);
+    return merges == nullptr || merges->texts.empty() ? nullptr : &merges->texts;
+  }
+
+  // Without merges a pair merges when together it is a piece, and the piece of the highest score goes first; several
+  // cuts of a piece in the order that transformers gives them.
   Json scored_merges(const Json& vocabulary) const {
     const std::vector<double>& scores = required("scores", Kind::numbers).numbers;
     if (scores.size() != pieces_.size()) refuse("scores", "must have one number a token");
-    std::vector<std::tuple<double, std::size_t, std::size_t>> merges;  // minus score, piece, cut
+    struct Merge {
+      double worse;  // minus the score
+      std::size_t piece, left, right, cut;
+      auto key() const { return std::tie(worse, piece, left, right); }
+    };
+    std::vector<Merge> merges;
     for (std::size_t id = 0; id < pieces_.size(); ++id) {
       const std::string& piece = pieces_[id];
       if (types_[id] == kByte || types_[id] == kControl || types_[id] == kUnknown || piece.empty()) continue;
@@ -128,15 +141,16 @@ class Translation {
         refuse("tokens", "piece " + std::to_string(id) + " is longer than 1024 bytes");
       for (std::size_t cut = utf8_length(static_cast<unsigned char>(piece[0])); cut < piece.size();
            cut += utf8_length(static_cast<unsigned char>(piece[cut]))) {
-        if (vocabulary.contains(piece.substr(0, cut)) && vocabulary.contains(piece.substr(cut))) {
-          merges.emplace_back(-scores[id], id, cut);
-        }
+        const auto left = vocabulary.find(piece.substr(0, cut)), right = vocabulary.find(piece.substr(cut));
+        if (left == vocabulary.end() || right == vocabulary.end()) continue;
+        merges.push_back({-scores[id], id, left->get<std::size_t>(), right->get<std::size_t>(), cut});
       }
     }
-    std::sort(merges.begin(), merges.end());
+    std::sort(merges.begin(), merges.end(), [](const Merge& a, const Merge& b) { return a.key() < b.key(); });
     Json result = Json::array();
-    for (const auto& [score, id, cut] : merges) {
-      result.push_back(Json::array({pieces_[id].substr(0, cut), pieces_[id].substr(cut)}));
+    for (const Merge& merge : merges) {
+      result.push_back(
+          Json::array({pieces_[merge.piece].substr(0, merge.cut), pieces_[merge.piece].substr(merge.cut)}));
     }
     return result;
   }
@@ -155,7 +169,8 @@ class Translation {
     if (prefix) decoders.push_back(Json{{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
     file["decoder"] = {{"type", "Sequence"}, {"decoders", decoders}};
     Json pieces = vocabulary();
-    Json merges = scored_merges(pieces);
+    const std::vector<std::string>* const given = given_merges();
+    Json merges = given == nullptr ? scored_merges(pieces) : Json(*given);
     file["model"] = {{"type", "BPE"}, {"byte_fallback", true}, {"fuse_unk", true}};
     file["model"]["vocab"] = std::move(pieces);
     file["model"]["merges"] = std::move(merges);
