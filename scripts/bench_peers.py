@@ -154,6 +154,7 @@ def llama_cpp_work(row, shape, threads):
 
     import llama_cpp
 
+    # In the temporary folder of the comparison, which this process has as TMPDIR.
     path = os.path.join(tempfile.gettempdir(), f"samba-bench-{shape['kind']}-{shape['d_model']}-{shape['layers']}.gguf")
     if not os.path.exists(path):
         write_gguf(shape, path + ".part")
@@ -367,10 +368,10 @@ class Worker:
         self.process.wait()
 
 
-def environment_of(peer, threads):
+def environment_of(peer, threads, folder):
     environment = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")}
     environment.update(OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads), HF_HUB_OFFLINE="1",
-                       TRANSFORMERS_VERBOSITY="error")
+                       TRANSFORMERS_VERBOSITY="error", TMPDIR=folder)
     if peer == "mojolearn":
         import sysconfig
         libraries = os.path.join(sysconfig.get_paths()["purelib"], "mojolearn", ".libs")
@@ -400,11 +401,11 @@ class Samba:
         return report["rows"][0], report["machine"]
 
 
-def compare(samba, row, peers, threads, repeat):
+def compare(samba, row, peers, threads, repeat, folder):
     workers, missing = [], []
     for peer in peers:
         try:
-            workers.append(Worker(peer, row, threads, environment_of(peer, threads)))
+            workers.append(Worker(peer, row, threads, environment_of(peer, threads, folder)))
         except RuntimeError as error:
             missing.append(str(error))
     ours = Samba(samba, row, threads, repeat)
@@ -454,7 +455,7 @@ def parse_arguments():
     parser.add_argument("--out", default="build/bench", help="a folder for peers.json and peers.txt")
     parser.add_argument("--threads", default=f"1,{len(os.sched_getaffinity(0))}", help="numbers of threads")
     parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--only", nargs="*", default=[], help="rows, or their beginnings")
+    parser.add_argument("--only", nargs="*", default=[], help="rows: names, or parts of names")
     parser.add_argument("--peers", default="llama.cpp,torch,mojolearn")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -462,7 +463,7 @@ def parse_arguments():
 
 def main():
     arguments = parse_arguments()
-    counts = sorted({int(count) for count in re.findall(r"\d+", arguments.threads)})
+    counts = sorted({int(count) or len(os.sched_getaffinity(0)) for count in re.findall(r"\d+", arguments.threads)})
     if arguments.worker:
         return run_worker(*arguments.worker, counts[0])
     peers = [peer for peer in arguments.peers.split(",") if peer in WORK]
@@ -472,13 +473,13 @@ def main():
     os.makedirs(arguments.out, exist_ok=True)
     cores = sorted(os.sched_getaffinity(0))
     rows, lines, machine = [], [], {}
-    for row, (_, able) in ROWS.items():
-        chosen = [peer for peer in able if peer in peers]
-        if not chosen or (arguments.only and not any(row.startswith(part) for part in arguments.only)):
-            continue
-        for threads in counts:
+    with tempfile.TemporaryDirectory(prefix="samba-bench-") as folder:
+        for row, threads in [(row, threads) for row in ROWS for threads in counts]:
+            chosen = [peer for peer in ROWS[row][1] if peer in peers]
+            if not chosen or (arguments.only and not any(part in f"{row}/{threads}t" for part in arguments.only)):
+                continue
             os.sched_setaffinity(0, cores[:threads])  # the children too
-            entry, machine = compare(os.path.abspath(arguments.samba), row, chosen, threads, arguments.repeat)
+            entry, machine = compare(os.path.abspath(arguments.samba), row, chosen, threads, arguments.repeat, folder)
             rows.append(entry)
             lines.append(table_line(entry))
             print(lines[-1], flush=True)

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
+#include "drawn_weights.h"
 #include "kernel_twins.h"
 #include "samba/formats/gguf_file.h"
 #include "samba/formats/safetensors.h"
@@ -17,51 +18,6 @@ namespace {
 constexpr WeightFormat kBlocks[] = {
     WeightFormat::float16, WeightFormat::bfloat16, WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1,
     WeightFormat::q5_0,    WeightFormat::q5_1,     WeightFormat::q4_k, WeightFormat::q5_k, WeightFormat::q6_k};
-
-// Where the halves of a block are that scale its codes.
-std::vector<std::size_t> scales_of(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::q4_1:
-    case WeightFormat::q5_1:
-    case WeightFormat::q4_k:
-    case WeightFormat::q5_k:
-      return {0, 2};
-    case WeightFormat::q6_k:
-      return {208};
-    default:
-      return {0};
-  }
-}
-
-struct DrawnBlocks {
-  std::shared_ptr<std::vector<std::byte>> bytes;
-  ConstPackedWeight view;
-};
-
-// Any codes; scales that are finite halves, zeros and subnormal ones among them.
-DrawnBlocks draw_blocks(Draws& draws, WeightFormat format, Index rows, Index columns) {
-  const BlockLayout layout = block_layout(format);
-  const auto count = static_cast<std::size_t>(rows) * block_row_bytes(format, columns);
-  DrawnBlocks drawn{std::make_shared<std::vector<std::byte>>(count), {}};
-  std::vector<std::byte>& bytes = *drawn.bytes;
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(draws.word() & 0xFFU);
-  for (std::size_t block = 0; block < count; block += layout.bytes) {
-    for (const std::size_t at : scales_of(format)) {
-      // Exponents from 2^-24 to 1; bfloat16's from subnormal to 2^1, by its own bits.
-      std::uint32_t word = draws.word();
-      if (format == WeightFormat::bfloat16) {
-        word =
-            word % 5 == 0 ? word & 0x807FU : (word & 0x807FU) | static_cast<std::uint32_t>(112 + draws.below(16)) << 7;
-      } else {
-        word = (word & 0x83FFU) | static_cast<std::uint32_t>(draws.below(16)) << 10;
-      }
-      bytes[block + at] = static_cast<std::byte>(word & 0xFFU);
-      bytes[block + at + 1] = static_cast<std::byte>(word >> 8 & 0xFFU);
-    }
-  }
-  drawn.view = ConstPackedWeight::of_blocks(format, rows, columns, bytes.data(), drawn.bytes);
-  return drawn;
-}
 
 struct Size {
   Index m, n, k;

@@ -2,6 +2,7 @@
 // weights, on every instruction set, and what a product reads is as small as what is stored.
 #include <catch2/catch.hpp>
 
+#include "drawn_weights.h"
 #include "kernel_twins.h"
 #include "samba/numerics/packed_weight.h"
 
@@ -9,31 +10,6 @@ namespace samba {
 namespace {
 
 constexpr WeightFormat kPacked[] = {WeightFormat::bfloat16, WeightFormat::int8};
-
-// A packed matrix as pack makes it, or by hand: any bfloat16 pattern that is finite, subnormals included; any code and
-// an exponent that may underflow.
-PackedWeight draw_packed(Draws& draws, WeightFormat format, Index rows, Index columns, bool by_hand) {
-  if (!by_hand) {
-    Array values = Array::zeros({rows, columns});
-    for (float& value : values.floats()) value = draws.value(Draw::mixed);
-    return pack_one(values, format).packed();
-  }
-  if (format == WeightFormat::bfloat16) {
-    Array bits(DType::uint16, {rows, columns});
-    for (auto& cell : bits.values<std::uint16_t>()) {
-      const std::uint32_t word = draws.word();
-      cell = static_cast<std::uint16_t>(word % 4 == 0 ? word >> 16 & 0x807FU : (word >> 16 & 0x83FFU) | 0x3C00U);
-    }
-    return PackedWeight(std::move(bits));
-  }
-  Array codes(DType::int8, {rows, columns});
-  Array exponents(DType::int32, {rows});
-  for (auto& code : codes.values<std::int8_t>()) code = static_cast<std::int8_t>(draws.word() & 0xFFU);
-  for (auto& exponent : exponents.values<std::int32_t>()) {
-    exponent = static_cast<std::int32_t>(draws.below(3) == 0 ? -130 + draws.below(8) : -70 + draws.below(80));
-  }
-  return PackedWeight(std::move(codes), std::move(exponents));
-}
 
 struct Size {
   Index m, n, k;
