@@ -6,6 +6,7 @@
 #include "recorded_tokenizers.h"
 #include "samba/core/error.h"
 #include "samba/generate/chat_session.h"
+#include "samba/generate/state_file.h"
 #include "samba/text/chat_template.h"
 #include "samba/text/model_text.h"
 
@@ -209,6 +210,30 @@ TEST_CASE("an answer that ended by itself is not ended twice; an interrupted one
   const DecodeResult next = session.answer("Go on", 3);
   CHECK(next.tokens.size() == 3);
   CHECK(session.sequence().tokens[before] == end);
+}
+
+TEST_CASE("a conversation is saved behind an answer that ended by itself, and goes on from there") {
+  Conversation conversation;
+  DecodeOptions options = conversation.options();
+  options.end_ids = {conversation.session().answer("Hello", 4).tokens[2]};
+  const auto session = [&] {
+    return ChatSession(conversation.stack(), ChatTemplate::of(smollm2()), "Be brief.", options);
+  };
+  ChatSession whole = session();
+  REQUIRE(whole.answer("Hello", 4).reason == FinishReason::end);
+  const TemporaryFolder folder;
+  save_sequence(conversation.stack(), whole.sequence(), folder / "state");
+  std::string endless;
+  for (int i = 0; i < 9000; ++i) endless += "word ";
+  CHECK_THROWS_AS(whole.answer(endless, 3), Error);  // the conversation is as it was
+  CHECK(whole.sequence().tokens.back() == options.end_ids.front());
+  save_sequence(conversation.stack(), whole.sequence(), folder / "again");
+  const DecodeResult next = whole.answer("And now?", 6);
+  for (const char* file : {"state", "again"}) {
+    ChatSession resumed = session();
+    resumed.resume(load_sequence(conversation.stack(), folder / file));
+    CHECK(resumed.answer("And now?", 6).tokens == next.tokens);
+  }
 }
 
 TEST_CASE("a turn that does not fit the model's positions is refused and changes nothing") {

@@ -138,6 +138,9 @@ void save_sequence(SambaStack& stack, const Sequence& sequence, const Path& path
   tensors.emplace("tokens",
                   ConstArray{DType::int32, {static_cast<Index>(sequence.tokens.size())}, sequence.tokens.data()});
   const bool complete = sequence.read() == sequence.tokens.size();
+  if (complete && static_cast<Index>(sequence.logits.size()) != stack.config().vocab) {
+    throw Error(ErrorKind::internal, "a sequence that was read to its end has no logits to be saved");
+  }
   if (complete) tensors.emplace("logits", ConstArray{DType::float32, {stack.config().vocab}, sequence.logits.data()});
   for (std::size_t i = 0; i < contents.pieces.size(); ++i) {
     for (const auto& [name, array] : contents.pieces[i]) tensors.emplace(layer_prefix(i) + name, array.view());
