@@ -2,7 +2,9 @@
 // logits of transformers (scripts/record_gguf.py).
 #include "samba/convert/gguf_model.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <filesystem>
 
 #include "bits.h"
 #include "closeness.h"
@@ -10,6 +12,7 @@
 #include "huggingface_recording.h"
 #include "samba/backends/registry.h"
 #include "samba/convert/convert.h"
+#include "samba/convert/gguf_names.h"
 #include "samba/convert/gguf_write.h"
 #include "samba/convert/model_source.h"
 #include "samba/core/error.h"
@@ -298,6 +301,57 @@ TEST_CASE("a stack that no architecture computes is refused with the reasons") {
                     Contains("llama: layer 1 has an attn_softcap") && Contains("mamba: layer 0 is transformer"));
   CHECK_THROWS_WITH(plan_gguf(open_gguf(gguf_path("llama")), WeightFormat::int8, as_float32),
                     Contains("--to gguf holds float32 or bfloat16, got int8"));
+}
+
+TEST_CASE("every folder of transformers that an architecture computes keeps its bits through a GGUF file") {
+  const auto cpu = make_executor("cpu");
+  std::vector<std::string> written;
+  for (const auto& entry : std::filesystem::directory_iterator(Path(SAMBA_SOURCE_DIR) / "test/huggingface/folders")) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("mamba")) continue;  // their rates are the nearest that there are
+    INFO(name);
+    const TemporaryFolder folder;
+    try {
+      converted(entry.path(), folder / "model.gguf", ConvertTarget::gguf);
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::unsupported);
+      continue;
+    }
+    written.push_back(name);
+    Array ids(DType::int32, {1, 12});
+    for (std::size_t t = 0; t < 12; ++t) ids.values<std::int32_t>()[t] = static_cast<std::int32_t>(3 * t % 16);
+    CHECK(bits_equal(load_model(*cpu, find_model(folder / "model.gguf"))->forward(ids).floats(),
+                     load_model(*cpu, find_model(entry.path()))->forward(ids).floats()));
+  }
+  std::sort(written.begin(), written.end());
+  CHECK(written == std::vector<std::string>{"gemma", "llama", "llama_float16", "llama_sharded", "llama_stored_twice",
+                                            "llama_tied", "qwen2", "qwen3"});
+}
+
+TEST_CASE("the scaling of rotary angles is read from its factors, and not written where they do not tell it") {
+  const auto scaling = [](float low, Index positions) {
+    RopeScaling given;
+    given.kind = RopeScaling::Kind::llama3;
+    given.factor = 8.0F;
+    given.low_freq_factor = low;
+    given.high_freq_factor = 4.0F;
+    given.original_max_position_embeddings = positions;
+    return given;
+  };
+  for (const Index positions : {Index{8192}, Index{4096}, Index{131072}}) {
+    CHECK(scaling_of_rope_factors(llama3_rope_factors(64, 500000.0F, scaling(1.0F, positions)), 500000.0F) ==
+          scaling(1.0F, positions));
+  }
+  CHECK(scaling_of_rope_factors(std::vector<float>(32, 1.0F), 500000.0F) == RopeScaling());
+  CHECK(!scaling_of_rope_factors(llama3_rope_factors(64, 500000.0F, scaling(2.0F, 8192)), 500000.0F));
+  CHECK(!scaling_of_rope_factors(llama3_rope_factors(64, 500000.0F, scaling(1.0F, 5000)), 500000.0F));
+  OpenModel model = open_gguf(gguf_path("llama"));
+  for (LayerConfig& layer : model.state.config.layers) {
+    layer.transformer.rope_theta = 500000.0F;
+    layer.transformer.rope_scaling = scaling(1.0F, 5000);
+  }
+  CHECK_THROWS_WITH(plan_gguf(model, WeightFormat::float32, as_float32),
+                    Contains("layer 0 has rope_scaling llama3 with other numbers"));
 }
 
 }  // namespace samba

@@ -108,7 +108,7 @@ const GgufTensor& embedding_of(const GgufFile& file) {
   return *tensor;
 }
 
-// The scaling behind rope_freqs.weight: llama3's with the numbers every published model of it has.
+// The scaling behind rope_freqs.weight.
 RopeScaling scaling_of_factors(const GgufFile& file, const GgufTensor& tensor, const TransformerOptions& options) {
   const std::string name = file.path().string() + ": tensor " + tensor.name;
   const auto half = static_cast<std::size_t>(options.rotary_dim() / 2);
@@ -117,22 +117,10 @@ RopeScaling scaling_of_factors(const GgufFile& file, const GgufTensor& tensor, c
   }
   std::vector<float> stored(half);
   std::memcpy(stored.data(), tensor.bytes.data(), tensor.bytes.size());
-  if (std::all_of(stored.begin(), stored.end(), [](float factor) { return factor == 1.0F; })) return {};
-  RopeScaling scaling;
-  scaling.kind = RopeScaling::Kind::llama3;
-  scaling.factor = *std::max_element(stored.begin(), stored.end());
-  scaling.low_freq_factor = 1.0F;
-  scaling.high_freq_factor = 4.0F;
-  scaling.original_max_position_embeddings = 8192;
-  const std::vector<float> expected = llama3_rope_factors(options.rotary_dim(), options.rope_theta, scaling);
-  for (std::size_t i = 0; i < half; ++i) {
-    if (std::fabs(stored[i] - expected[i]) <= 1e-4F * expected[i]) continue;
-    refuse_unsupported(name +
-                       ": accepted are the factors of llama3 scaling with low_freq_factor 1, high_freq_factor 4 and "
-                       "8192 original positions; value " +
-                       std::to_string(i) + " is another");
-  }
-  return scaling;
+  if (const auto scaling = scaling_of_rope_factors(stored, options.rope_theta)) return *scaling;
+  refuse_unsupported(name +
+                     ": accepted are the factors of llama3 scaling with low_freq_factor 1, high_freq_factor 4 and 8192 "
+                     "original positions, or another power of two of them");
 }
 
 RopeScaling read_scaling(Fields& fields, const GgufFile& file, const TransformerOptions& options) {

@@ -1,5 +1,6 @@
 #include "samba/convert/gguf_names.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
@@ -168,6 +169,28 @@ std::vector<float> llama3_rope_factors(Index rotary_dim, float theta, const Rope
     }
   }
   return factors;
+}
+
+std::optional<RopeScaling> scaling_of_rope_factors(std::span<const float> factors, float theta) {
+  constexpr float kTolerance = 1e-4F;
+  constexpr Index kUsual = 8192, kLeast = 16, kMost = Index{1} << 20;
+  if (std::all_of(factors.begin(), factors.end(), [](float factor) { return factor == 1.0F; })) return RopeScaling();
+  RopeScaling scaling;
+  scaling.kind = RopeScaling::Kind::llama3;
+  scaling.factor = *std::max_element(factors.begin(), factors.end());
+  scaling.low_freq_factor = 1.0F;
+  scaling.high_freq_factor = 4.0F;
+  const auto fits = [&](Index positions) {
+    scaling.original_max_position_embeddings = positions;
+    const std::vector<float> expected = llama3_rope_factors(static_cast<Index>(2 * factors.size()), theta, scaling);
+    return std::equal(factors.begin(), factors.end(), expected.begin(),
+                      [](float stored, float made) { return std::fabs(stored - made) <= kTolerance * made; });
+  };
+  if (fits(kUsual)) return scaling;
+  for (Index positions = kLeast; positions <= kMost; positions *= 2) {
+    if (fits(positions)) return scaling;
+  }
+  return std::nullopt;
 }
 
 }  // namespace samba

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,5 +48,10 @@ inline Index interleaved_row(Index row, Index head) {
 // The factors by which llama3's rope scaling divides the inverse frequencies, as GGUF files hold them in
 // rope_freqs.weight.
 std::vector<float> llama3_rope_factors(Index rotary_dim, float theta, const RopeScaling& scaling);
+
+// The scaling that has these factors, each within 1e-4: none where all are 1, else llama3's with low_freq_factor 1,
+// high_freq_factor 4 and 8192 original positions, as in every published model, or another power of two from 16 to 2^20.
+// Nothing when there is none.
+std::optional<RopeScaling> scaling_of_rope_factors(std::span<const float> factors, float theta);
 
 }  // namespace samba

@@ -43,6 +43,14 @@ bool same_but_biases(TransformerOptions a, const TransformerOptions& b) {
   return a == b;
 }
 
+// GGUF holds the factors of a llama3 scaling, not its numbers.
+bool is_told_by_factors(const TransformerOptions& options) {
+  const std::vector<float> factors = llama3_rope_factors(options.head_dim, options.rope_theta, options.rope_scaling);
+  const auto told = scaling_of_rope_factors(factors, options.rope_theta);
+  return told && (told->kind == RopeScaling::Kind::none ||
+                  llama3_rope_factors(options.head_dim, options.rope_theta, *told) == factors);
+}
+
 // Why the architecture does not compute the stack; empty when it does. The layers are of the right kind.
 std::string transformer_reason(Architecture architecture, const StackConfig& config) {
   const TransformerOptions& first = config.layers.front().transformer;
@@ -63,6 +71,9 @@ std::string transformer_reason(Architecture architecture, const StackConfig& con
     if (biased && (gemma || architecture == Architecture::qwen3)) return layer_text(i, "biases");
     const bool scaled = o.rope_scaling.kind == RopeScaling::Kind::llama3;
     if (scaled && architecture != Architecture::llama) return layer_text(i, "rope_scaling llama3");
+    if (scaled && !is_told_by_factors(o)) {
+      return layer_text(i, "rope_scaling llama3 with other numbers than those that GGUF's factors tell");
+    }
     if (o.norm_eps != config.norm_eps) return layer_text(i, "another norm_eps than the final norm");
   }
   if (architecture != Architecture::gemma) return "";
