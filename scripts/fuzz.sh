@@ -47,7 +47,8 @@ one() {
   before=$(ls "$work/found/$reader" | wc -l)
   TIMEFORMAT='%R %U %S'
   usage=$( { time TMPDIR="$tmp" "$fuzz" "--reader=$reader" -max_total_time="$seconds" -timeout=20 \
-    -rss_limit_mb=3000 -malloc_limit_mb=1024 -max_len=70000 -print_final_stats=1 \
+    -rss_limit_mb=3000 -malloc_limit_mb=1024 -max_len=70000 -print_final_stats=1 -dict="$work/seeds/$reader.dict" \
+    -use_value_profile=$((RANDOM % 2)) \
     -artifact_prefix="$work/found/$reader/" "$work/corpus/$reader" "$work/seeds/$reader" >"$log" 2>&1; } 2>&1 ) || status=$?
   rm -rf "$tmp"
   after=$(ls "$work/found/$reader" | wc -l)
@@ -62,7 +63,10 @@ export -f one
 export seconds work fuzz
 
 if [ "$run" = 1 ]; then
-  [ -d "$work/seeds" ] || "$fuzz" --seeds="$work/seeds"
+  if [ "$build" = 1 ] || [ ! -d "$work/seeds" ]; then
+    rm -rf "$work/seeds"
+    "$fuzz" --seeds="$work/seeds"
+  fi
   [ "${#readers[@]}" -gt 0 ] || mapfile -t readers < <("$fuzz" --list)
   for ((round = 0; round < rounds; ++round)); do
     printf '%s\n' "${readers[@]}" | xargs -P "$jobs" -I{} bash -c 'one {}'

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <random>
 
+#include "fuzz/parts.h"
 #include "fuzz/readers.h"
 #include "fuzz/seeds.h"
 
@@ -79,6 +80,26 @@ TEST_CASE("every reader has inputs to begin with, and reads some of them") {
   CHECK(seeds().size() == readers().size());
 }
 
+TEST_CASE("a part of a file that is put in its own place gives a file that is read as well") {
+  for (const char* name :
+       {"torch", "gguf", "safetensors", "samba_archive", "stack_archive", "case_file", "tokenizer_model"}) {
+    const Reader& reader = *find_reader(name);
+    std::size_t parts = 0;
+    for (const std::string& seed : seeds().at(name)) {
+      if (!run(reader, bytes_of(seed))) continue;
+      for (std::uint64_t choice = 0; choice < 12; ++choice) {
+        const auto part = part_of(name, seed, choice);
+        if (!part) continue;
+        INFO(name << ", part " << choice << " of " << part->content.size() << " bytes");
+        CHECK(run(reader, bytes_of(part->file_with(part->content))));
+        ++parts;
+      }
+    }
+    INFO(name);
+    CHECK(parts > 0);
+  }
+}
+
 // SAMBA_FUZZ_INPUTS=N: so many a reader. SAMBA_FUZZ_KEEP=FILE holds the input that is being read.
 TEST_CASE("sound files with random changes are read or refused") {
   const char* count = std::getenv("SAMBA_FUZZ_INPUTS");
@@ -88,7 +109,9 @@ TEST_CASE("sound files with random changes are read or refused") {
   for (const Reader& reader : readers()) {
     const std::vector<std::string>& of_reader = seeds().at(reader.name);
     for (std::size_t i = 0; i < inputs; ++i) {
-      const std::string input = changed(of_reader[i % of_reader.size()], random);
+      const std::string& sound = of_reader[i % of_reader.size()];
+      const auto part = i / of_reader.size() % 2 == 0 ? std::nullopt : part_of(reader.name, sound, random());
+      const std::string input = part ? part->file_with(changed(part->content, random)) : changed(sound, random);
       if (keep != nullptr) write_file_atomically(keep, reader.name + ("\n" + input));
       run(reader, bytes_of(input));
     }

@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "fuzz/dictionary.h"
 #include "fuzz/fixtures.h"
+#include "fuzz/parts.h"
 #include "recorded_tokenizers.h"
 #include "samba/blocks/module.h"
 #include "samba/convert/convert.h"
@@ -167,39 +169,15 @@ std::string small_tokenizer(const std::string& form) {
   return json.dump();
 }
 
-// Appends one field of protobuf, and moves behind it; false at the end or at what is none.
-bool take_field(const std::string& file, std::size_t& at, std::uint64_t& number, std::string& raw) {
-  const std::size_t begin = at;
-  const auto varint = [&] {
-    std::uint64_t value = 0;
-    for (int shift = 0; at < file.size() && shift < 64; shift += 7) {
-      const auto byte = static_cast<unsigned char>(file[at++]);
-      value |= static_cast<std::uint64_t>(byte & 0x7FU) << shift;
-      if ((byte & 0x80U) == 0) break;
-    }
-    return value;
-  };
-  if (at >= file.size()) return false;
-  const std::uint64_t key = varint();
-  number = key >> 3;
-  if ((key & 7U) == 2) at += varint();
-  if ((key & 7U) == 0) varint();
-  if ((key & 7U) == 5) at += 4;
-  if ((key & 7U) == 1) at += 8;
-  if (at > file.size()) return false;
-  raw = file.substr(begin, at - begin);
-  return true;
-}
-
 // A recorded tokenizer.model with its first pieces alone, without the large table of a normalizer.
 std::string small_sentencepiece(const std::string& form) {
   const std::string file = recorded_file(form + ".tokenizer.model");
-  std::string small, raw;
-  std::uint64_t number = 0;
+  std::string small;
   int pieces = 0;
-  for (std::size_t at = 0; take_field(file, at, number, raw);) {
-    if ((number == 1 && ++pieces > 300) || raw.size() > 20000) continue;
-    small += raw;
+  std::size_t at = 0;
+  for (WireField field; next_field(file, at, field);) {
+    if ((field.number == 1 && ++pieces > 300) || field.end - field.begin > 20000) continue;
+    small += file.substr(field.begin, field.end - field.begin);
   }
   return small;
 }
@@ -247,12 +225,26 @@ void add_text_files(Seeds& seeds) {
       R"("results":[{"name":"embedding","sha256":"00","shape":[2,4],"values":[0.5,1.0]}]}]})"};
 }
 
+// A file as torch.save writes it, of one tensor [4, 4].
+std::string small_torch() {
+  const auto text = [](const std::string& content) {
+    return std::string("X") + static_cast<char>(content.size()) + std::string(3, '\0') + content;
+  };
+  const std::string storage = "(" + text("storage") + "ctorch\nFloatStorage\n" + text("0") + text("cpu") + "K\x10tQ";
+  const std::string sizes = "K" + std::string(1, '\0') + "K\4K\4\x86K\4K\1\x86\x89";
+  const std::string pickle = "\x80\2}q" + std::string(1, '\0') + "(" + text("a") +
+                             "ctorch._utils\n_rebuild_tensor_v2\nq\1(" + storage + sizes +
+                             "ccollections\nOrderedDict\n)RtRu.";
+  return stored_zip({{"m/data.pkl", pickle}, {"m/byteorder", "little"}, {"m/data/0", std::string(64, '\1')}});
+}
+
 void add_foreign_files(Seeds& seeds) {
   add(seeds["safetensors"], files_of("test/golden/core", ".safetensors", 1000));
   const Path folders = kSource / "test/huggingface/folders";
   for (const char* form : {"mamba_ssm_1_bin", "mamba_ssm_3_bin"}) {
     seeds["torch"].push_back(read_file(folders / form / "pytorch_model.bin"));
   }
+  seeds["torch"].push_back(small_torch());
   std::vector<std::string>& folder = seeds["folder"];
   folder.push_back('\0' + read_file(folders / "llama/config.json"));
   folder.push_back('\1' + read_file(folders / "llama/model.safetensors"));
@@ -327,6 +319,8 @@ std::map<std::string, std::vector<std::string>> make_seeds() {
 
 void write_seeds(const Path& folder) {
   for (const auto& [reader, seeds] : make_seeds()) {
+    fs::create_directories(folder);
+    write_file_atomically(folder / (reader + ".dict"), dictionary(reader, seeds));
     fs::create_directories(folder / reader);
     for (std::size_t i = 0; i < seeds.size(); ++i) {
       write_file_atomically(folder / reader / (std::to_string(i)), seeds[i]);

@@ -10,6 +10,6 @@
 namespace samba::fuzz {
 
 std::map<std::string, std::vector<std::string>> make_seeds();  // by reader
-void write_seeds(const Path& folder);                          // folder/READER/NUMBER
+void write_seeds(const Path& folder);  // folder/READER/NUMBER, and the words for it: folder/READER.dict
 
 }  // namespace samba::fuzz
