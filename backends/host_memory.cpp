@@ -36,9 +36,9 @@ void advise_large_pages([[maybe_unused]] void* pointer, [[maybe_unused]] std::si
 void* HostMemory::allocate(std::size_t bytes) {
   if (bytes >= kChecked) require_memory(bytes, "an array");
   const std::size_t alignment = bytes >= kLarge ? kLargePage : kAlignment;
-  const std::size_t whole = std::max<std::size_t>(1, (bytes + kAlignment - 1) / kAlignment) * kAlignment;
-  void* pointer = whole < bytes ? nullptr : std::aligned_alloc(alignment, whole);
-  if (pointer == nullptr) {
+  void* pointer = nullptr;
+  // Not one byte more than was asked for, so that the address sanitizer sees the end.
+  if (::posix_memalign(&pointer, alignment, std::max<std::size_t>(1, bytes)) != 0) {
     throw Error(ErrorKind::resource, "out of memory: " + std::to_string(bytes) + " bytes were asked for, " +
                                          mebibytes(available_memory()) + " are available");
   }

@@ -25,5 +25,6 @@ if(SAMBA_SANITIZE STREQUAL "thread")
   add_link_options(-fsanitize=thread)
 elseif(SAMBA_SANITIZE)
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_compile_definitions(_GLIBCXX_ASSERTIONS)  # indices and iterators of the standard library
   add_link_options(-fsanitize=address,undefined)
 endif()
