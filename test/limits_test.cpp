@@ -196,6 +196,33 @@ TEST_CASE("no name in a file leads out of its folder") {
   CHECK_THAT(error_of([&] { check_hashes(folder / "model"); }).what(), Contains("names of files in the same folder"));
 }
 
+TEST_CASE("a name in a file that is longer than the system takes is refused as damaged") {
+  const std::string name(300, 'a');
+  const TinyRun tiny;
+  REQUIRE(tiny.train("run", {"--steps", "1"}).code == 0);
+  write_text(tiny.path() / "run/latest", "checkpoints/" + name + "\n");
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"decode", "--model", tiny.file("run"), "--prompt", "a"}, {"train", "--resume", tiny.file("run")}}) {
+    const CommandResult result = samba_command(command);
+    CHECK(result.code == 3);
+    CHECK_THAT(result.err, Contains("must hold the name of a checkpoint"));
+  }
+  const TemporaryFolder folder;
+  fs::copy(Path(SAMBA_SOURCE_DIR) / "test/huggingface/folders/llama", folder / "model");
+  write_hashes(folder / "model");
+  json hashes = json::parse(read_file(folder / "model/hashes.json"));
+  hashes["files"][name + ".json"] = hashes["files"]["config.json"];
+  write_text(folder / "model/hashes.json", hashes.dump());
+  CHECK_THAT(error_of([&] { check_hashes(folder / "model"); }).what(), Contains("is missing"));
+  fs::remove(folder / "model/hashes.json");
+  fs::remove(folder / "model/model.safetensors");
+  write_text(folder / "model/model.safetensors.index.json",
+             json{{"weight_map", {{"model.norm.weight", name + ".safetensors"}}}}.dump());
+  const CommandResult result = samba_command({"inspect", (folder / "model").string()});
+  CHECK(result.code == 3);
+  CHECK_THAT(result.err, Contains("which is not in the folder"));
+}
+
 TEST_CASE("digests beside a model name the tensor or the file that is not as it was") {
   const TemporaryFolder folder;
   const Path model = folder / "model";

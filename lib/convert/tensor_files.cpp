@@ -68,7 +68,8 @@ TensorFiles open_indexed(const Path& folder, const Path& path) {
   for (const auto& [tensor, file] : listed) names.insert(file);
   TensorFiles result;
   for (const std::string& name : names) {
-    if (!fs::exists(folder / name)) {
+    std::error_code error;  // of a name that the system does not take
+    if (!fs::exists(folder / name, error)) {
       refuse_corrupt("index", path.string() + " names the file " + name + ", which is not in the folder");
     }
     add_file(folder, name, result);

@@ -62,7 +62,8 @@ std::string named_checkpoint(const Path& folder, const char* file) {
   const Path relative = name;
   const bool outside = relative.is_absolute() || name.find('\0') != std::string::npos ||
                        std::any_of(relative.begin(), relative.end(), [](const Path& part) { return part == ".."; });
-  if (name.empty() || outside) {
+  std::error_code error;  // a name longer than the system takes, links in a ring
+  if (name.empty() || outside || fs::status(folder / relative, error).type() == fs::file_type::none) {
     refuse_corrupt(file, latest.string() + " must hold the name of a checkpoint inside the run, got \"" + name + "\"");
   }
   return name;

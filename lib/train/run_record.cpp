@@ -77,7 +77,8 @@ void read_checkpoint_names(const Path& folder, RunRecord& record) {
   record.checkpoint = name.string();
   Path beside = folder / name;
   beside.replace_extension(".json");
-  if (!fs::is_regular_file(beside)) return;
+  std::error_code error;  // of a name that the system does not take
+  if (!fs::is_regular_file(beside, error)) return;
   const json sidecar = parse_bounded(read_file(beside, kMostBeside));
   if (sidecar.is_object() && sidecar.contains("sha256") && sidecar["sha256"].is_string()) {
     record.sha256 = sidecar["sha256"];
