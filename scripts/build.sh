@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Configures and builds: scripts/build.sh [PRESET [TARGET...]]; presets are those of CMakePresets.json.
+# Configures and builds: scripts/build.sh [PRESET [TARGET...]]; presets are those of CMakePresets.json. build/samba is the
+# program of "release" (the default: with GPU kernels where nvcc or hipcc is installed) or "program", whichever came last.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${1:-release}
@@ -14,4 +15,6 @@ if ! cmake --preset "$preset" >"$log" 2>&1; then
   exit 1
 fi
 cmake --build --preset "$preset" "${targets[@]}"
-[ "$preset" != release ] || ln -sfn release/samba build/samba
+case $preset in
+  release | program) ln -sfn "$preset/samba" build/samba ;;
+esac

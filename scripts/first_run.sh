@@ -29,8 +29,8 @@ say() { printf '\n== %s\n' "$*"; }
 
 if [ -z "${SAMBA:-}" ]; then
   say "Set up and build"
-  "$root/scripts/setup.sh"
-  "$root/scripts/build.sh" release samba_cli >/dev/null
+  "$root/scripts/setup.sh" program
+  "$root/scripts/build.sh" program samba_cli >/dev/null
   SAMBA=$root/build/samba
 fi
 run_samba() { "$SAMBA" ${THREADS:+--threads "$THREADS"} "$@"; }

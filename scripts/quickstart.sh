@@ -6,8 +6,8 @@ cd "$(dirname "$0")/.."
 say() { printf '\n== %s\n' "$*"; }
 
 say "Set up and build"
-scripts/setup.sh
-scripts/build.sh release samba_cli >/dev/null
+scripts/setup.sh program
+scripts/build.sh program samba_cli >/dev/null
 samba=build/samba
 "$samba" --version
 
