@@ -1,6 +1,8 @@
 // The commands of samba that write files, in small, for the fault tests.
 #pragma once
 
+#include <cstdlib>
+
 #include "fault_walk.h"
 
 namespace samba {
@@ -275,6 +277,23 @@ inline FaultScenario resumed_prepare_scenario() {
   return scenario;
 }
 
+// Pictures of a run, over old ones.
+inline FaultScenario plot_scenario(const std::string& name, std::vector<std::string> outputs) {
+  FaultScenario scenario;
+  scenario.name = name;
+  scenario.outputs = std::move(outputs);
+  scenario.lay = [outputs = scenario.outputs](const Path& folder) {
+    lay_run(folder);
+    for (const std::string& file : outputs) write_text(folder / file, "before");
+  };
+  scenario.command = [outputs = scenario.outputs](const Path& folder) {
+    std::vector<std::string> arguments{"plot", folder / "run"};
+    for (const std::string& file : outputs) arguments.insert(arguments.end(), {"--out", folder / file});
+    return quiet(std::move(arguments));
+  };
+  return scenario;
+}
+
 // A command whose last argument is the run.
 inline FaultScenario reading_scenario(const std::string& name, const std::vector<std::string>& command) {
   FaultScenario scenario;
@@ -288,8 +307,9 @@ inline FaultScenario reading_scenario(const std::string& name, const std::vector
   return scenario;
 }
 
+// All, or with SAMBA_FAULT_SCENARIO=NAME that one.
 inline std::vector<FaultScenario> fault_scenarios() {
-  return {
+  std::vector<FaultScenario> scenarios{
       training_scenario(),
       resume_scenario(),
       tokenizer_training_scenario(),
@@ -312,9 +332,16 @@ inline std::vector<FaultScenario> fault_scenarios() {
       train_tokenizer_scenario(),
       prepare_scenario(),
       resumed_prepare_scenario(),
+      plot_scenario("plot", {"curves.svg", "curves.html"}),
+      plot_scenario("plot a PNG", {"curves.png"}),
       reading_scenario("verify --model", {"verify", "--model"}),
       reading_scenario("inspect", {"inspect"}),
   };
+  for (FaultScenario& one : scenarios) one.foreign = one.name == "plot a PNG";
+  const char* only = std::getenv("SAMBA_FAULT_SCENARIO");
+  if (only != nullptr) std::erase_if(scenarios, [&](const FaultScenario& one) { return one.name != only; });
+  if (scenarios.empty()) throw std::runtime_error(std::string("no fault scenario is named ") + only);
+  return scenarios;
 }
 
 }  // namespace samba

@@ -43,6 +43,8 @@ struct FaultScenario {
   bool takes_back = false;
   // Lines of JSON of which "seconds" is left out of the comparison.
   std::vector<std::string> metrics = {};
+  // Whether libraries of others (cairo, fontconfig) do most of the work: what they do without memory is theirs.
+  bool foreign = false;
 };
 
 struct FaultCounts {

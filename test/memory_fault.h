@@ -6,6 +6,13 @@
 
 namespace samba {
 
+// Without those whose memory is mostly asked for by libraries of others.
+inline std::vector<FaultScenario> memory_scenarios() {
+  std::vector<FaultScenario> scenarios = fault_scenarios();
+  std::erase_if(scenarios, [](const FaultScenario& one) { return one.foreign; });
+  return scenarios;
+}
+
 // A command that is run in one folder again and again, over its own files.
 class MemoryFaults {
  public:

@@ -10,7 +10,7 @@ TEST_CASE("an allocation that fails anywhere is a message and exit code 4") {
 #else
   constexpr long kPlaces = 12;
   FaultCounts counts;
-  for (const FaultScenario& scenario : fault_scenarios()) {
+  for (const FaultScenario& scenario : memory_scenarios()) {
     MemoryFaults faults(scenario);
     const long calls = faults.calls("malloc");
     for (long place = 0; place < kPlaces; ++place) {

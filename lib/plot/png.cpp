@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <numbers>
+#include <string_view>
 
 #include "samba/core/error.h"
 
@@ -69,6 +71,9 @@ class Cairo {
   static void* open() {
     void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
+      const char* reason = ::dlerror();
+      if (reason != nullptr && std::string_view(reason).find("memory") != std::string_view::npos)
+        throw std::bad_alloc();
       refuse_unsupported(std::string("a PNG picture needs ") + kLibrary +
                          " (Debian: apt install libcairo2); SVG and HTML need nothing");
     }

@@ -14,7 +14,7 @@ TEST_CASE("whichever allocation fails, samba says so and leaves whole files") {
   const char* text = std::getenv("SAMBA_FAULTS");
   const int places = text == nullptr ? 60 : std::atoi(text);
   std::mt19937_64 random(20261130);
-  for (const FaultScenario& scenario : fault_scenarios()) {
+  for (const FaultScenario& scenario : memory_scenarios()) {
     FaultCounts counts;
     MemoryFaults faults(scenario);
     const long calls = faults.calls("malloc");
@@ -35,7 +35,7 @@ TEST_CASE("with any limit of the address space a command succeeds or says that m
 #else
   constexpr std::uint64_t kMiB = std::uint64_t{1} << 20, kStep = std::uint64_t{64} << 10, kMost = 256 * kMiB;
   int refused = 0;
-  for (const FaultScenario& scenario : fault_scenarios()) {
+  for (const FaultScenario& scenario : memory_scenarios()) {
     FaultCounts counts;
     MemoryFaults faults(scenario);
     // From the last whole MiB that the loader refuses, in small steps up to a limit that is enough eight times in a
