@@ -1,5 +1,7 @@
 // Flags, help, versions and exit codes of the executable.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <filesystem>
 
 #include "command.h"
 
@@ -50,6 +52,34 @@ TEST_CASE("a wrong flag or command is refused with the nearest one") {
   CHECK_THAT(message({"decode"}), Contains("--model is required"));
   CHECK_THAT(message({"inspect", "x", "--threads", "many"}), Contains("--threads"));
   CHECK_THAT(message({"inspect", "x", "--progress", "sometimes"}), Contains("--progress") && Contains("auto"));
+}
+
+TEST_CASE("values and pairs of flags that mean nothing are refused in one line, before any work") {
+  const TinyRun run;
+  REQUIRE(run.train("run", {"--steps", "1", "--threads", "1"}).code == 0);
+  const std::string model = run.file("run"), text = run.file("text.txt"), place = run.file("out");
+  const auto message = [](const std::vector<std::string>& arguments) {
+    const CommandResult result = samba_command(arguments);
+    CHECK(result.code == 2);
+    CHECK(result.out.empty());
+    CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+    return result.err;
+  };
+  CHECK_THAT(message({"decode", "--model", model, "--prompt", "a", "--max-tokens", "0"}),
+             Contains("--max-tokens: must be a whole number, at least 1, got 0"));
+  CHECK_THAT(message({"train", "--config", run.file("tiny.json"), "--steps", "many"}),
+             Contains("--steps: must be a whole number, at least 1, got many"));
+  CHECK_THAT(message({"decode", "--model", model, "--prompt", "a", "--top-p", "1.5"}), Contains("got 1.5\n"));
+  CHECK_THAT(message({"prefill", "--model", model, "--prompt", "a", "--window", "3"}), Contains("need --score"));
+  CHECK_THAT(message({"prefill", "--model", model, "--prompt", "a", "--layers", "0"}), Contains("needs --hidden"));
+  CHECK_THAT(message({"inspect", model, "--batch", "3"}), Contains("need --memory"));
+  CHECK_THAT(message({"prepare", text, "--out", place, "--resume", "--force"}), Contains("exclude each other"));
+  CHECK_THAT(message({"prepare", text, "--out", text + "/below"}), Contains("cannot create the folder"));
+  CHECK_THAT(message({"bench", "gemm", "--out", text + "/below"}), Contains("cannot create the folder"));
+  CHECK_THAT(message({"train-tokenizer", run.file("nowhere"), "--out", place}),
+             Contains("samba: there is no file or folder "));
+  CHECK_THAT(message({"convert", model, place, "--model-type", "lama"}), Contains("did you mean \"llama\"?"));
+  CHECK_FALSE(std::filesystem::exists(place));
 }
 
 TEST_CASE("common flags are accepted before and after the command") {

@@ -234,7 +234,32 @@ TEST_CASE("inspect plans the memory of a configuration, without a model") {
        {"weights", "panels", "moments", "gradients", "states", "workspace", "program", "tokenizer", "total"}) {
     CHECK_THAT(table.out, Contains(part));
   }
-  CHECK_THAT(table.out, Contains("inference") && Contains("training") && Contains("steps of 8 rows of 128 tokens"));
+  CHECK_THAT(table.out, Contains("inference") && Contains("training") && Contains("steps of 4 rows of 128 tokens"));
+}
+
+TEST_CASE("inspect counts the steps that the configuration names, unless flags name others") {
+  const TemporaryFolder folder;
+  json config = tiny_config(folder.path() / "text.txt");
+  config["batch"] = {{"rows", 16}, {"length", 32}, {"accumulation_steps", 2}};
+  const std::string path = folder / "tiny.json";
+  const auto training = [&](std::vector<std::string> flags) {
+    write_text(path, config.dump());
+    std::vector<std::string> arguments{"inspect", path, "--json", "--device", "cpu"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const CommandResult result = samba_command(arguments);
+    INFO(result.err);
+    REQUIRE(result.code == 0);
+    return json::parse(result.out).at("memory").at("training");
+  };
+  const json own = training({});
+  CHECK(own["batch"] == 16);
+  CHECK(own["length"] == 32);
+  const json other = training({"--batch", "8", "--length", "32"});
+  CHECK(other["batch"] == 8);
+  CHECK(other["length"] == 32);
+  CHECK(other["workspace"] < own["workspace"]);
+  config["batch"].erase("accumulation_steps");
+  CHECK(training({})["gradients"] < own["gradients"]);  // one buffer instead of two
 }
 
 }  // namespace samba

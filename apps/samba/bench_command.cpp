@@ -11,6 +11,7 @@
 #include "progress.h"
 #include "samba/bench/report.h"
 #include "samba/core/error.h"
+#include "samba/core/files.h"
 #include "samba/core/interrupt.h"
 
 namespace samba::apps {
@@ -43,7 +44,6 @@ std::string list_text(const std::vector<std::string>& names, bool json) {
 }
 
 void write_report(const Path& folder, const bench::BenchReport& report) {
-  std::filesystem::create_directories(folder);
   std::string table = bench::machine_text(report.machine) + bench::table_header();
   for (const bench::Row& row : report.rows) table += bench::table_row(row);
   write_file_atomically(folder / "bench.json", bench::report_json(report).dump(1) + "\n");
@@ -77,6 +77,12 @@ int run(const BenchFlags& flags, const CommonOptions& common) {
   if (flags.list) {
     print(list_text(bench::selected_rows(cases, options), common.json));
     return 0;
+  }
+
+  if (!flags.out.empty()) {  // before minutes of measuring
+    std::error_code error;
+    std::filesystem::create_directories(flags.out, error);
+    if (error) throw_file_error("create the folder", flags.out, error.value());
   }
 
   const InterruptGuard guard;

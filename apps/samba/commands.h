@@ -55,6 +55,9 @@ int exit_code(ErrorKind kind);
 // Tells on stderr what went wrong, and returns the code.
 int fail(const std::string& message, int code);
 
+// A flag's value that must be a whole number from 1 on.
+CLI::Validator at_least_one();
+
 // The executor the common flags ask for.
 std::unique_ptr<Executor> make_executor(const CommonOptions& common);
 

@@ -178,7 +178,7 @@ void add_sampling_flags(CLI::App* command, DecodeFlags& flags) {
   command
       ->add_option("--max-tokens", flags.max_tokens,
                    "tokens to generate at most (default: 128, of an answer 1024, fewer where positions end)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
   command->add_option("--temperature", decode.sampler.temperature, "0: the most likely token")->capture_default_str();
   command->add_option("--top-k", decode.sampler.top_k, "keep the k most likely tokens; 0: all")->capture_default_str();
   command->add_option("--top-p", decode.sampler.top_p, "keep the most likely tokens that together reach p")
@@ -187,12 +187,10 @@ void add_sampling_flags(CLI::App* command, DecodeFlags& flags) {
       ->capture_default_str();
   command->add_option("--repetition-penalty", decode.sampler.repetition_penalty, "1: none")->capture_default_str();
   command->add_option("--seed", decode.sampler.seed, "of the draws")->capture_default_str();
-  command->add_option("--n", decode.samples, "samples of every prompt")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  command->add_option("--n", decode.samples, "samples of every prompt")->check(at_least_one())->capture_default_str();
   command
       ->add_option("--batch", decode.batch, "prompts and samples decoded together at most; any number gives the same")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least_one())
       ->capture_default_str();
   command->add_option("--stop", decode.stop, "end before this text (repeatable)")->allow_extra_args(false);
   command->add_flag("--logprobs", decode.logprobs, "print id, log probability and text of every token");

@@ -29,9 +29,21 @@ struct InspectFlags {
   MemoryFlags sizes;  // of the calls whose memory is counted
 };
 
-// The optimizer that a stack is trained with, or would be.
-OptimizerSettings settings_of(const ModelState& state) {
-  return state.training ? state.training->optimizer : OptimizerSettings{};
+TrainingCall training_call(const TrainConfig& config) {
+  return {config.optimizer, config.batch, config.train.activation_budget_bytes};
+}
+
+// The steps of a checkpoint's run, which its folder tells; of a lone checkpoint, parts of as many rows as usual.
+TrainingCall training_call(const ModelState& state, const Path& given) {
+  const Path config = given / "config.json";
+  if (std::filesystem::is_directory(given) && std::filesystem::exists(given / "latest") &&
+      std::filesystem::exists(config)) {
+    return training_call(parse_train_config(config_of_run(parse_json(read_file(config), config)), given));
+  }
+  TrainingCall call;
+  if (state.training) call.optimizer = state.training->optimizer;
+  call.batch.rows *= call.optimizer.accumulation_steps;
+  return call;
 }
 
 // A training configuration, or the model of one, before there is a checkpoint.
@@ -46,15 +58,26 @@ bool is_configuration(const Path& path) {
 nlohmann::ordered_json describe_configuration(const InspectFlags& flags, const CommonOptions& common) {
   const std::unique_ptr<Executor> executor = make_executor(common);
   nlohmann::json json = parse_json(read_file(flags.path), flags.path);
-  const bool whole = json.is_object() && json.contains("model");
-  const StackConfig config = stack_config_from_json(whole ? json["model"] : json, whole ? "/model" : "");
+  if (model_kind_of_config(json) == ModelKind::mlp) {
+    refuse_value(flags.path + ": memory is planned for configurations of stacks; this one is of an MLP");
+  }
+  StackConfig config;
+  TrainingCall training;
+  if (json.contains("model") && json.contains("data")) {
+    const TrainConfig run = parse_train_config(config_of_run(json), Path(flags.path).parent_path());
+    config = run.model;
+    training = training_call(run);
+  } else {
+    const bool inside = json.contains("model");
+    config = stack_config_from_json(inside ? json["model"] : json, inside ? "/model" : "");
+  }
   auto result = nlohmann::ordered_json::object();
   result["file"] = flags.path;
   result["format"] = "configuration";
   result["parameters"] = Registry(config).total();
   result["profile"] = profile_name(config);
   result["config"] = config_to_json(config);
-  result["memory"] = memory_json(*executor, config, {}, {}, flags.sizes, {.program = resident_bytes()});
+  result["memory"] = memory_json(*executor, config, {}, training, flags.sizes, {.program = resident_bytes()});
   return result;
 }
 
@@ -76,6 +99,9 @@ std::string most_common_dtype(const OpenModel& model) {
 }
 
 nlohmann::ordered_json describe(const InspectFlags& flags, const CommonOptions& common) {
+  if (!flags.memory && (flags.sizes.batch > 0 || flags.sizes.length > 0)) {
+    refuse_value("--batch and --length need --memory");
+  }
   const std::unique_ptr<Executor> executor = make_executor(common);
   AroundModel around{.program = resident_bytes()};
   const ModelPlace place = find_model(flags.path);
@@ -111,8 +137,8 @@ nlohmann::ordered_json describe(const InspectFlags& flags, const CommonOptions& 
   }
   result["tensors"] = std::move(tensors);
   if (flags.memory) {
-    result["memory"] =
-        memory_json(*executor, model.state.config, taken_formats(model), settings_of(model.state), flags.sizes, around);
+    const TrainingCall training = training_call(model.state, flags.path);
+    result["memory"] = memory_json(*executor, model.state.config, taken_formats(model), training, flags.sizes, around);
   }
   return result;
 }
@@ -158,12 +184,14 @@ void add_inspect_command(CLI::App& app, CommandLine& line) {
   command->add_option("PATH", flags->path, std::string(kModelForms) + "; or a configuration, for its memory")
       ->required();
   command->add_flag("--memory", flags->memory, "memory needed to train and to decode");
-  command->add_option("--batch", flags->sizes.batch, "with --memory: rows of a call (default: 1 to decode, 8 to train)")
-      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--batch", flags->sizes.batch,
+                   "with --memory: rows of a call (default: 1 to decode; to train, the configuration's, or 8)")
+      ->check(at_least_one());
   command
       ->add_option("--length", flags->sizes.length,
-                   "with --memory: tokens of a row (default: 1024 to decode, 128 to train)")
-      ->check(CLI::PositiveNumber);
+                   "with --memory: tokens of a row (default: 1024 to decode; to train, the configuration's, or 128)")
+      ->check(at_least_one());
   line.on(command, "samba inspect runs/first --memory", [flags, &line] {
     if (is_configuration(flags->path)) {
       const nlohmann::ordered_json result = describe_configuration(*flags, line.common);

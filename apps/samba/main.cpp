@@ -3,7 +3,9 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <charconv>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -189,6 +191,18 @@ void CommandLine::on(CLI::App* command, const std::string& example, std::functio
                   "\n\nFlags of every command (samba --help): --device --threads --isa "
                   "--numeric-mode --json --log-level --progress");
   entries_.push_back({command, std::move(action)});
+}
+
+CLI::Validator at_least_one() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        std::int64_t value = 0;
+        const char* end = text.data() + text.size();
+        const auto [rest, error] = std::from_chars(text.data(), end, value);
+        const bool fits = error == std::errc() && rest == end && value >= 1;
+        return fits ? std::string() : "must be a whole number, at least 1, got " + text;
+      },
+      "POSITIVE");
 }
 
 std::unique_ptr<Executor> make_executor(const CommonOptions& common) {

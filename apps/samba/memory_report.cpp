@@ -41,8 +41,7 @@ nlohmann::ordered_json plan_json(const MemoryPlan& plan, const AroundModel& arou
 }
 
 nlohmann::ordered_json memory_json(Executor& executor, const StackConfig& config, std::vector<WeightFormat> formats,
-                                   const OptimizerSettings& settings, const MemoryFlags& flags,
-                                   const AroundModel& around) {
+                                   const TrainingCall& training, const MemoryFlags& flags, const AroundModel& around) {
   const bool packed =
       std::any_of(formats.begin(), formats.end(), [](WeightFormat format) { return format != WeightFormat::float32; });
   InferenceCall call;
@@ -56,9 +55,10 @@ nlohmann::ordered_json memory_json(Executor& executor, const StackConfig& config
   memory["inference"]["positions"] = call.positions;
   memory["training"] = nullptr;
   if (packed || inference_only_reason(config)) return memory;
-  const Index batch = flags.batch > 0 ? flags.batch : 8 * settings.accumulation_steps;
-  const Index length = std::min(flags.length > 0 ? flags.length : Index{128}, position_limit(config));
-  memory["training"] = plan_json(plan_training(executor, config, settings, batch, length), around);
+  const Index batch = flags.batch > 0 ? flags.batch : training.batch.rows;
+  const Index length = std::min(flags.length > 0 ? flags.length : training.batch.length, position_limit(config));
+  memory["training"] =
+      plan_json(plan_training(executor, config, training.optimizer, batch, length, training.activation_budget), around);
   memory["training"]["batch"] = batch;
   memory["training"]["length"] = length;
   return memory;

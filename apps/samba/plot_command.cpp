@@ -8,6 +8,7 @@
 #include "output.h"
 #include "samba/core/error.h"
 #include "samba/core/files.h"
+#include "samba/core/numbers.h"
 #include "samba/plot/png.h"
 #include "samba/plot/svg.h"
 #include "samba/train/run_charts.h"
@@ -52,7 +53,7 @@ int plot_runs(const PlotOptions& options, const CommonOptions& common) {
                  std::to_string(options.runs.size()));
   }
   if (!(options.smooth >= 1.0 && options.smooth <= 1e9)) {
-    refuse_value("--smooth must be a number of steps, at least 1, got " + std::to_string(options.smooth));
+    refuse_value("--smooth must be a number of steps, at least 1, got " + number_text(options.smooth));
   }
   std::vector<RunRecord> runs;
   for (const std::string& path : options.runs) {

@@ -25,6 +25,7 @@ namespace samba::apps {
 namespace {
 
 constexpr std::size_t kShownTokens = 5;
+constexpr const char* kAllLayers = "all";
 
 struct PrefillFlags {
   std::string model;
@@ -32,7 +33,7 @@ struct PrefillFlags {
   PromptOptions prompts;
   std::string logits;
   std::string hidden;
-  std::string layers = "all";
+  std::string layers = kAllLayers;
   std::string save_state;
   bool score = false;
   std::string choices;
@@ -152,6 +153,10 @@ int run(const PrefillFlags& flags, const CommonOptions& common) {
   if (!flags.choices.empty() && (writes || flags.score)) {
     refuse_value("--choices excludes --score, --logits, --hidden and --save-state");
   }
+  if (!flags.score && (flags.scoring.window != 0 || flags.scoring.stride != 0)) {
+    refuse_value("--window and --stride need --score");
+  }
+  if (flags.hidden.empty() && flags.layers != kAllLayers) refuse_value("--layers needs --hidden");
   const std::string output = result_of(flags, common);
   if (flags.out.empty()) {
     print(output);
@@ -181,7 +186,7 @@ void add_prefill_command(CLI::App& app, CommandLine& line) {
   command->add_option("--choices", flags->choices,
                       "JSON lines {\"prompt\", \"choices\", \"answer\"}: which choice is likeliest, and the accuracy");
   command->add_option("--chunk", flags->chunk, "tokens read at once; any number gives the same bits")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
   command
       ->add_option("--window", flags->scoring.window,
                    "tokens after which --score starts anew; 0: as many as the model can hold")

@@ -59,6 +59,9 @@ int run(const PrepareFlags& flags, const CommonOptions& common) {
                            : flags.documents == "line" ? DocumentUnit::line
                                                        : DocumentUnit::paragraph;
   options.threads = common.threads > 0 ? common.threads : static_cast<int>(std::thread::hardware_concurrency());
+  if (options.resume && options.force) {
+    refuse_value("--resume and --force exclude each other: --force replaces what a preparation left");
+  }
   const InterruptGuard guard;
   std::unique_ptr<Progress> progress;
   PrepareHooks hooks;

@@ -326,8 +326,8 @@ void add_train_command(CLI::App& app, CommandLine& line) {
                       "a model to begin from, in any form (a config without a model takes its own)");
   command->add_option("--resume", options->resume, "go on in this run folder, or from one of its checkpoints");
   command->add_flag("--force", options->force, "move a run that is in the way to DIR.old-N");
-  command->add_option("--steps", options->steps, "steps in all, instead of the config's")->check(CLI::PositiveNumber);
-  command->add_option("--set", options->set, "a field of the config: optimizer.lr=0.001 (repeatable)")
+  command->add_option("--steps", options->steps, "steps in all, instead of the config's")->check(at_least_one());
+  command->add_option("--set", options->set, "a field of the config: schedule.peak_lr=0.001 (repeatable)")
       ->allow_extra_args(false);
   command
       ->add_option_function<std::string>(

@@ -26,6 +26,9 @@ int run(const TrainTokenizerFlags& flags, const CommonOptions& common) {
   namespace fs = std::filesystem;
   const Path out = fs::is_directory(flags.out) ? Path(flags.out) / "tokenizer.json" : Path(flags.out);
   if (fs::exists(out) && !flags.force) refuse_value(out.string() + ": is there already; --force replaces it");
+  for (const std::string& path : flags.paths) {
+    if (!std::filesystem::exists(path)) refuse_value("there is no file or folder " + path);
+  }
   const TextData text(flags.paths);
   std::vector<std::string_view> runs;
   text.for_each_run(text.size(), [&](const std::uint8_t* bytes, std::size_t count) {

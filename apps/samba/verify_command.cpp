@@ -154,7 +154,7 @@ void add_verify_command(CLI::App& app, CommandLine& line) {
       ->add_option(
           "--tutorial-steps", flags->tutorial_steps,
           "with --cases: take only the first so many steps of tutorials, and leave the rest of them uncompared")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
   command->add_option("--model", flags->model, std::string("check a model: ") + kModelForms);
   command->add_flag("--write-hashes", flags->write_hashes,
                     "of --model: write the digests of its files beside them, for every later check");

@@ -6,6 +6,7 @@
 
 #include "samba/convert/folder_run.h"
 #include "samba/core/error.h"
+#include "samba/core/json_fields.h"
 #include "samba/formats/file_hashes.h"
 #include "samba/formats/safetensors.h"
 #include "samba/numerics/float32.h"
@@ -131,6 +132,11 @@ std::vector<SafetensorsSource> moment_sources(const OpenModel& model) {
 std::optional<HuggingFaceType> choose_type(const OpenModel& model, const std::string& dtype, const std::string& wanted,
                                            ordered_json& config, std::string& why) {
   why.clear();
+  if (!wanted.empty()) {
+    std::vector<std::string> names;
+    for (const HuggingFaceType type : huggingface_types()) names.emplace_back(huggingface_type_name(type));
+    if (std::find(names.begin(), names.end(), wanted) == names.end()) refuse_choice("--model-type", wanted, names);
+  }
   for (const HuggingFaceType type : huggingface_types()) {
     if (!wanted.empty() && huggingface_type_name(type) != wanted) continue;
     std::string reason;

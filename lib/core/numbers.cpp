@@ -46,4 +46,9 @@ NumberFault read(std::string_view text, Number& value) {
 NumberFault read_number(std::string_view text, double& value) { return read(text, value); }
 NumberFault read_number(std::string_view text, float& value) { return read(text, value); }
 
+std::string number_text(double value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
+
 }  // namespace samba

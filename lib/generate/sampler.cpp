@@ -6,6 +6,7 @@
 
 #include "samba/core/error.h"
 #include "samba/core/float_environment.h"
+#include "samba/core/numbers.h"
 #include "samba/numerics/elementary.h"
 #include "samba/numerics/philox.h"
 
@@ -20,7 +21,7 @@ float maximum(std::span<const float> values) {
 }
 
 void refuse_option(const char* name, double value, const char* accepted) {
-  refuse_value(std::string(name) + ": must be " + accepted + ", got " + std::to_string(value));
+  refuse_value(std::string(name) + ": must be " + accepted + ", got " + number_text(value));
 }
 
 }  // namespace

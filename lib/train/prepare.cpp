@@ -9,6 +9,7 @@
 #include "samba/core/error.h"
 #include "samba/core/folder_lock.h"
 #include "samba/core/json_fields.h"
+#include "samba/core/numbers.h"
 #include "samba/formats/token_shard_writer.h"
 #include "samba/train/encode_line.h"
 #include "samba/train/run_tokenizer.h"
@@ -93,7 +94,7 @@ class Preparation {
         end_token_(end_token_of(tokenizer_, options.end_token)),
         id_bytes_(tokenizer_.vocabulary_size() <= 65536 ? 2 : 4) {
     if (!(options.held_out >= 0.0 && options.held_out < 1.0)) {
-      refuse_value("--held-out: must be a number in [0, 1), got " + std::to_string(options.held_out));
+      refuse_value("--held-out: must be a number in [0, 1), got " + number_text(options.held_out));
     }
     if (options.shard_tokens < 8 || options.shard_tokens % 8 != 0) {
       refuse_value("--shard-tokens: must be a multiple of 8, got " + std::to_string(options.shard_tokens));
@@ -104,7 +105,9 @@ class Preparation {
 
   PrepareReport take() {
     const auto start = Clock::now();
-    const bool made = fs::create_directories(options_.out);
+    std::error_code error;
+    const bool made = fs::create_directories(options_.out, error);
+    if (error) throw_file_error("create the folder", options_.out, error.value());
     const FolderLock lock(options_.out);
     if (options_.resume && is_token_shards(options_.out) && fs::remove(options_.out / kProgressFile)) {
       return report_of_finished();  // it died behind its last write
