@@ -11,15 +11,13 @@ struct Size {
 // One tile of rows, an uneven last one, several blocks; panels that are full, partial, shared in two.
 constexpr Size kSizes[] = {{1, 64, 96}, {5, 33, 129}, {9, 130, 300}, {70, 49, 257}, {141, 20, 64}};
 
-// With every instruction set and thread count that offers them.
+// With every executor that offers them: the cpu with each instruction set and number of threads, the GPU kernels.
 void each_group(const std::function<void(Executor&, LinearGroups&)>& check) {
-  for (const std::string& isa : instruction_sets()) {
-    for (const int threads : {1, 2, 3}) {
-      const auto executor = make_executor("cpu", {threads, isa});
-      auto* groups = dynamic_cast<LinearGroups*>(&executor->linear());
-      REQUIRE(groups != nullptr);
-      check(*executor, *groups);
-    }
+  for (const auto& executor : twin_executors()) {
+    INFO(executor->name() << " " << executor->instruction_set());
+    auto* groups = dynamic_cast<LinearGroups*>(&executor->linear());
+    REQUIRE(groups != nullptr);
+    check(*executor, *groups);
   }
 }
 
@@ -89,6 +87,28 @@ TEST_CASE("gate and up with their activation are two products and a swiglu, in a
       CHECK(bits_equal(place[1], gated));
     });
   }
+}
+
+TEST_CASE("packed weights go side by side with others") {
+  Draws draws(73);
+  const Index m = 3, n = 40, k = 300;
+  const Values x = draws.values(m * k, Draw::mixed), bias = draws.values(n, Draw::mixed);
+  const Values values = draws.values(n * k, Draw::normal), residual = draws.values(m * n, Draw::mixed);
+  const Weight stored = pack_one(ConstArray{DType::float32, {n, k}, values.data()}, WeightFormat::int8);
+  each_group([&](Executor& executor, LinearGroups& groups) {
+    LinearKernels& linear = executor.linear();
+    const auto packed = linear.prepare(stored.packed()), plain = linear.prepare(n, k, values.data());
+    Values want[2] = {Values(m * n), Values(m * n)}, y[2] = {Values(m * n), Values(m * n)};
+    linear.linear(*packed, m, x.data(), want[0].data());
+    linear.add_bias(m, n, bias.data(), want[0].data());
+    linear.linear(*plain, m, x.data(), want[1].data());
+    executor.elementwise().add(m * n, residual.data(), want[1].data(), want[1].data());
+    const LinearTerm terms[] = {{packed.get(), y[0].data(), bias.data(), nullptr},
+                                {plain.get(), y[1].data(), nullptr, residual.data()}};
+    groups.linear_group(m, x.data(), terms);
+    CHECK(bits_equal(y[0], want[0]));
+    CHECK(bits_equal(y[1], want[1]));
+  });
 }
 
 }  // namespace samba

@@ -94,19 +94,25 @@ class AttentionGpu final : public AttentionKernels, public SoftcapGradients {
     if (stage != nullptr) context_.memory().fill_zero(stage, static_cast<std::size_t>(floats) * sizeof(float));
   }
   void launch_queries(const Attention& g) {
-    if (g.head_dim <= 64) return launch(context_, query_grid(g), kAttentionThreads, attention_queries<64>, g);
-    launch(context_, query_grid(g), kAttentionThreads, attention_queries<128>, g);
+    with_widths(g, [&](auto depths, auto one_leaf) {
+      launch(context_, query_grid(g), kAttentionThreads, attention_queries<depths.value, one_leaf.value>, g);
+    });
   }
   void launch_gradients(const AttentionGradient& r) {
     Grid keys = query_grid(r.g);
     keys.x = static_cast<unsigned>((r.g.keys + kKeys - 1) / kKeys);
     keys.y = static_cast<unsigned>(r.g.n_kv_heads);
-    if (r.g.head_dim <= 64) {
-      launch(context_, query_grid(r.g), kAttentionThreads, attention_query_gradients<64>, r);
-      return launch(context_, keys, kAttentionThreads, attention_key_gradients<64>, r);
-    }
-    launch(context_, query_grid(r.g), kAttentionThreads, attention_query_gradients<128>, r);
-    launch(context_, keys, kAttentionThreads, attention_key_gradients<128>, r);
+    with_widths(r.g, [&](auto depths, auto one_leaf) {
+      launch(context_, query_grid(r.g), kAttentionThreads, attention_query_gradients<depths.value, one_leaf.value>, r);
+      launch(context_, keys, kAttentionThreads, attention_key_gradients<depths.value, one_leaf.value>, r);
+    });
+  }
+  // body(depths that a block takes at once, whether products over head_dim have one leaf)
+  template <class Body>
+  static void with_widths(const Attention& g, Body&& body) {
+    if (g.head_dim <= 64) return body(std::integral_constant<int, 64>{}, std::true_type{});
+    if (g.head_dim <= kLeaf) return body(std::integral_constant<int, 128>{}, std::true_type{});
+    body(std::integral_constant<int, 128>{}, std::false_type{});
   }
 
   Context& context_;

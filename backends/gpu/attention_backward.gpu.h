@@ -24,11 +24,12 @@ struct GradientCells {
   float weights[kTileCells], d_weights[kTileCells];
 };
 
+template <bool kOneLeaf>
 SAMBA_DEVICE void gradient_cells(const AttentionGradient& r, const QueryTile& tile, const Visible& visible,
                                  Index first_cell, float* slices, GradientCells& cells) {
   const Attention& g = r.g;
-  tile_scores(g, tile, visible, first_cell, slices, cells.scores);
-  tile_dots(
+  tile_scores<kOneLeaf>(g, tile, visible, first_cell, slices, cells.scores);
+  tile_dots<kOneLeaf>(
       g, r.d_context, tile, first_cell, slices,
       [&](Index s) { return g.view.values + g.view.row(tile.b, tile.kv_head, s); }, cells.d_weights);
   for_tile_cells(g, tile, first_cell, [&](int i, Index s) {
@@ -52,8 +53,8 @@ SAMBA_DEVICE ScoreGradient score_gradient(const Attention& g, const GradientCell
   return d;
 }
 
-template <int kDepths>
-SAMBA_KERNEL(kAttentionThreads)
+template <int kDepths, bool kOneLeaf>
+SAMBA_KERNEL_BLOCKS(kAttentionThreads, kDepths <= 64 ? 6 : 5)
 attention_query_gradients(AttentionGradient r) {
   SAMBA_SHARED(float, slices, Slices<kDepths>::kFloats);
   SAMBA_SHARED(float, weights, kQueries* kTilePitch);
@@ -67,7 +68,7 @@ attention_query_gradients(AttentionGradient r) {
 
   float z = 0.0F;
   for (Index first = span.first; first < span.end; first += kKeys) {
-    gradient_cells(r, tile, visible, first, slices, cells);
+    gradient_cells<kOneLeaf>(r, tile, visible, first, slices, cells);
     for_tile_cells(g, tile, first, [&](int i, Index s) {
       if (!visible.sees(s)) return;
       weights[my_query() * kTilePitch + my_cell(i)] = cells.weights[i];
@@ -94,7 +95,7 @@ attention_query_gradients(AttentionGradient r) {
     float sums[kDepths / kQueryThreads];
     for (int i = 0; i < kDepths / kQueryThreads; ++i) sums[i] = 0.0F;
     for (Index first = span.first; first < span.end; first += kKeys) {
-      gradient_cells(r, tile, visible, first, slices, cells);
+      gradient_cells<kOneLeaf>(r, tile, visible, first, slices, cells);
       for_tile_cells(g, tile, first, [&](int i, Index s) {
         if (!visible.sees(s)) return;
         const Index row = stage_row(g, tile, my_query());
@@ -120,8 +121,8 @@ inline constexpr int kKeyThreads = kAttentionThreads / kKeys;  // that share a k
 
 // The gradients of kKeys keys and values of one KV head: one chain over the heads of the group and the queries of each
 // that see the key, ascending, for every depth. Blocks: tiles of keys, KV heads, batch rows.
-template <int kDepths>
-SAMBA_KERNEL(kAttentionThreads)
+template <int kDepths, bool kOneLeaf>
+SAMBA_KERNEL_BLOCKS(kAttentionThreads, kDepths <= 64 ? 3 : 2)
 attention_key_gradients(AttentionGradient r) {
   constexpr int kCells = kDepths / kKeyThreads;
   constexpr int kPitch = kDepths + 1;
@@ -146,7 +147,7 @@ attention_key_gradients(AttentionGradient r) {
         const int count = g.queries - q < kQueries ? static_cast<int>(g.queries - q) : kQueries;
         const QueryTile tile{static_cast<Index>(block_z()), head, static_cast<Index>(block_y()), q, count};
         const Visible visible = visible_cells(g, tile, my_query() < count ? my_query() : 0);
-        gradient_cells(r, tile, visible, first, slices, cells);
+        gradient_cells<kOneLeaf>(r, tile, visible, first, slices, cells);
         for_tile_cells(g, tile, first, [&](int i, Index s) {
           if (!visible.sees(s)) return;
           const float z = r.z_dots[stage_row(g, tile, my_query())];

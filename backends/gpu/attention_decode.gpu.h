@@ -31,7 +31,8 @@ SAMBA_DEVICE QueryTile single_query(const Attention& g) {
 }
 
 // masked[row, s], rows as stages have them. Blocks: kScoreKeys cells, heads, queries.
-SAMBA_KERNEL(kScoreKeys)
+template <bool kOneLeaf>
+SAMBA_KERNEL_BLOCKS(kScoreKeys, 10)
 decode_scores(Attention g, float* masked) {
   SAMBA_SHARED(float, key_slice, kScoreKeys* kScorePitch);
   SAMBA_SHARED(float, q_slice, kScoreDepths);
@@ -45,8 +46,8 @@ decode_scores(Attention g, float* masked) {
   if (g.view.key_codes != nullptr) {
     if (thread < count) product = code_dot(g, query, key(first + thread));
   } else {
-    const Index leaf = leaf_length(g.head_dim);
-    TreeFold tree;
+    const Index leaf = kOneLeaf ? g.head_dim : leaf_length(g.head_dim);
+    TreeFold tree;  // of one leaf: that leaf
     for (Index start = 0; start < g.head_dim; start += leaf) {
       const Index end = start + leaf < g.head_dim ? start + leaf : g.head_dim;
       float acc = 0.0F;
@@ -65,9 +66,13 @@ decode_scores(Attention g, float* masked) {
         }
         barrier();
       }
-      tree.push(acc);
+      if constexpr (kOneLeaf) {
+        product = acc;
+      } else {
+        tree.push(acc);
+      }
     }
-    product = tree.finish();
+    if constexpr (!kOneLeaf) product = tree.finish();
   }
   if (thread >= count) return;
   const bool visible = visible_cells(g, tile, 0).sees(first + thread);
@@ -161,7 +166,8 @@ void launch_decode(Context& context, const Attention& g) {
   const auto heads = static_cast<unsigned>(g.n_heads), rows = static_cast<unsigned>(g.batch * g.queries);
   const auto tiles = static_cast<unsigned>((g.keys + kScoreKeys - 1) / kScoreKeys);
   const auto depths = static_cast<unsigned>((g.head_dim + kValueDepths - 1) / kValueDepths);
-  launch(context, Grid{tiles, heads, rows}, kScoreKeys, decode_scores, g, cells);
+  const auto scores = g.head_dim <= kLeaf ? decode_scores<true> : decode_scores<false>;
+  launch(context, Grid{tiles, heads, rows}, kScoreKeys, scores, g, cells);
   launch(context, Grid{1, heads, rows}, kSoftmaxThreads, decode_softmax, g, cells);
   launch(context, Grid{depths, heads, rows}, kValueThreads, decode_values, g, cells);
 }

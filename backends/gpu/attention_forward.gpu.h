@@ -8,7 +8,7 @@ namespace samba::SAMBA_GPU {
 
 namespace {
 
-template <int kDepths>
+template <int kDepths, bool kOneLeaf>
 SAMBA_KERNEL(kAttentionThreads)
 attention_queries(Attention g) {
   SAMBA_SHARED(float, slices, Slices<kDepths>::kFloats);
@@ -25,7 +25,7 @@ attention_queries(Attention g) {
   // Masked keys take part in the maximum.
   float maximum = 0.0F;
   for (Index first = 0; first < g.keys; first += kKeys) {
-    tile_scores(g, tile, visible, first, slices, scores);
+    tile_scores<kOneLeaf>(g, tile, visible, first, slices, scores);
     for_tile_cells(g, tile, first, [&](int i, Index s) {
       cells[my_query() * kTilePitch + my_cell(i)] = scores[i].masked;
       const Index at = stage_row(g, tile, my_query()) * g.keys + s;
@@ -47,7 +47,7 @@ attention_queries(Attention g) {
   barrier();
 
   const auto exponentials = [&](Index first) {
-    tile_scores(g, tile, visible, first, slices, scores);
+    tile_scores<kOneLeaf>(g, tile, visible, first, slices, scores);
     for_tile_cells(g, tile, first, [&](int i, Index s) {
       if (visible.sees(s)) values[i] = flush(elementary::exp(sub(scores[i].masked, maxima[my_query()])));
     });

@@ -35,6 +35,7 @@ SAMBA_DEVICE float code_dot(const Attention& g, Index query, Index key) {
 }
 
 // The scores of this thread's cells of a tile.
+template <bool kOneLeaf>
 SAMBA_DEVICE void tile_scores(const Attention& g, const QueryTile& tile, const Visible& visible, Index first_cell,
                               float* slices, Score* scores) {
   float dots[kTileCells];
@@ -46,7 +47,7 @@ SAMBA_DEVICE void tile_scores(const Attention& g, const QueryTile& tile, const V
                     : 0.0F;
     }
   } else {
-    tile_dots(
+    tile_dots<kOneLeaf>(
         g, g.q, tile, first_cell, slices,
         [&](Index s) { return g.view.keys + g.view.row(tile.b, tile.kv_head, g.first_key + s); }, dots);
   }

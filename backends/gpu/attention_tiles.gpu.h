@@ -69,15 +69,57 @@ SAMBA_DEVICE Visible visible_cells(const Attention& g, const QueryTile& tile, in
 SAMBA_DEVICE int my_query() { return static_cast<int>(thread_index()) / kQueryThreads; }
 SAMBA_DEVICE int my_cell(int i) { return static_cast<int>(thread_index()) % kQueryThreads + i * kQueryThreads; }
 
+// The trees of this thread's cells of a tile, whose leaves end together: TreeFold for each, with one count.
+template <bool kOneLeaf>
+class TileTrees {
+ public:
+  SAMBA_DEVICE void push(const float* partials) {
+    for (int i = 0; i < kTileCells; ++i) stack_[depth_][i] = partials[i];
+    ++depth_;
+    ++pushed_;
+    for (int rest = pushed_; (rest & 1) == 0; rest >>= 1) merge();
+  }
+  SAMBA_DEVICE void finish(float* sums) {
+    while (depth_ > 1) merge();
+    for (int i = 0; i < kTileCells; ++i) sums[i] = stack_[0][i];
+  }
+
+ private:
+  SAMBA_DEVICE void merge() {
+    for (int i = 0; i < kTileCells; ++i) {
+      stack_[depth_ - 2][i] = flush(stack_[depth_ - 2][i] + stack_[depth_ - 1][i]);
+    }
+    --depth_;
+  }
+  float stack_[kMaxTreeDepth + 1][kTileCells] = {};
+  int depth_ = 0;
+  int pushed_ = 0;
+};
+
+// A tree of one leaf is that leaf: nothing is stacked.
+template <>
+class TileTrees<true> {
+ public:
+  SAMBA_DEVICE void push(const float* partials) {
+    for (int i = 0; i < kTileCells; ++i) sums_[i] = partials[i];
+  }
+  SAMBA_DEVICE void finish(float* sums) {
+    for (int i = 0; i < kTileCells; ++i) sums[i] = sums_[i];
+  }
+
+ private:
+  float sums_[kTileCells] = {};
+};
+
 // dots[i] = q row my_query() . keys row of cell first_cell + my_cell(i), the fold of the matrix product. keys(s): the
-// row of cell s. slices: (kQueries + kKeys) * kSlicePitch floats of shared memory.
-template <class Keys>
+// row of cell s. slices: (kQueries + kKeys) * kSlicePitch floats of shared memory. kOneLeaf: head_dim is at most kLeaf.
+template <bool kOneLeaf, class Keys>
 SAMBA_DEVICE void tile_dots(const Attention& g, const float* q, const QueryTile& tile, Index first_cell, float* slices,
                             Keys&& keys, float* dots) {
   float* q_slice = slices;
   float* k_slice = slices + kQueries * kSlicePitch;
-  const Index leaf = leaf_length(g.head_dim);
-  TreeFold trees[kTileCells];
+  const Index leaf = kOneLeaf ? g.head_dim : leaf_length(g.head_dim);
+  TileTrees<kOneLeaf> trees;
   for (Index first = 0; first < g.head_dim; first += leaf) {
     float acc[kTileCells];
     for (int i = 0; i < kTileCells; ++i) acc[i] = 0.0F;
@@ -106,9 +148,9 @@ SAMBA_DEVICE void tile_dots(const Attention& g, const float* q, const QueryTile&
       }
       barrier();
     }
-    for (int i = 0; i < kTileCells; ++i) trees[i].push(acc[i]);
+    trees.push(acc);
   }
-  for (int i = 0; i < kTileCells; ++i) dots[i] = trees[i].finish();
+  trees.finish(dots);
 }
 
 // One thread a query: kQueries threads hold the maximum and the denominator of a query each.

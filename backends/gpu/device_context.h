@@ -5,6 +5,8 @@
 #include <string>
 
 #include "samba/backends/gpu/device_errors.h"
+#include "samba/backends/gpu/device_graph.h"
+#include "samba/backends/gpu/step_queue.h"
 #include "samba/backends/registry.h"
 #include "samba/core/error.h"
 #include "samba/kernels/memory.h"
@@ -32,58 +34,25 @@ inline void check(Status status, const char* what) {
   if (status != kSuccess) refuse_device_call(kTargetName, what, SAMBA_RUNTIME(GetErrorString)(status));
 }
 
+class Context;
+
 class DeviceMemory final : public Memory, public PinnedMemory {
  public:
-  explicit DeviceMemory(SAMBA_RUNTIME(Stream_t) stream) : stream_(stream) {}
+  explicit DeviceMemory(Context& context) : context_(context) {}
 
-  void* allocate(std::size_t bytes) override {
-    void* pointer = nullptr;
-    const Status status = SAMBA_RUNTIME(Malloc)(&pointer, bytes);
-    if (status != kSuccess) {
-      (void)SAMBA_RUNTIME(GetLastError)();  // a failed allocation is not an error of the next launch
-      refuse_device_memory(bytes, SAMBA_RUNTIME(GetErrorString)(status));
-    }
-    return pointer;
-  }
-  void release(void* pointer) noexcept override { (void)SAMBA_RUNTIME(Free)(pointer); }
-  void copy_to_device(void* device, const void* host, std::size_t bytes) override {
-    transfer(device, host, bytes, SAMBA_RUNTIME(MemcpyHostToDevice), "copying to the device");
-    synchronize();  // the host's bytes may change after the call
-  }
-  void copy_to_host(void* host, const void* device, std::size_t bytes) override {
-    transfer(host, device, bytes, SAMBA_RUNTIME(MemcpyDeviceToHost), "copying from the device");
-    synchronize();
-  }
-  void copy(void* to, const void* from, std::size_t bytes) override {
-    transfer(to, from, bytes, SAMBA_RUNTIME(MemcpyDeviceToDevice), "copying on the device");
-  }
-  void fill_zero(void* device, std::size_t bytes) override {
-    if (bytes > 0) check(SAMBA_RUNTIME(MemsetAsync)(device, 0, bytes, stream_), "filling memory");
-  }
-  void* allocate_pinned(std::size_t bytes) override {
-    void* pointer = nullptr;
-#if defined(__HIP__)
-    const Status status = hipHostMalloc(&pointer, bytes, hipHostMallocDefault);
-#else
-    const Status status = cudaHostAlloc(&pointer, bytes, cudaHostAllocDefault);
-#endif
-    check(status, "taking pinned host memory");
-    return pointer;
-  }
-  void release_pinned(void* pointer) noexcept override {
-#if defined(__HIP__)
-    (void)hipHostFree(pointer);
-#else
-    (void)cudaFreeHost(pointer);
-#endif
-  }
-  void synchronize() override { check(SAMBA_RUNTIME(StreamSynchronize)(stream_), "waiting for the device"); }
+  void* allocate(std::size_t bytes) override;
+  void release(void* pointer) noexcept override;
+  void copy_to_device(void* device, const void* host, std::size_t bytes) override;
+  void copy_to_host(void* host, const void* device, std::size_t bytes) override;
+  void copy(void* to, const void* from, std::size_t bytes) override;
+  void fill_zero(void* device, std::size_t bytes) override;
+  void* allocate_pinned(std::size_t bytes) override;
+  void release_pinned(void* pointer) noexcept override;
+  void synchronize() override;
 
  private:
-  void transfer(void* to, const void* from, std::size_t bytes, SAMBA_RUNTIME(MemcpyKind) kind, const char* what) {
-    if (bytes > 0) check(SAMBA_RUNTIME(MemcpyAsync)(to, from, bytes, kind, stream_), what);
-  }
-  SAMBA_RUNTIME(Stream_t) stream_;
+  void transfer(void* to, const void* from, std::size_t bytes, SAMBA_RUNTIME(MemcpyKind) kind, const char* what);
+  Context& context_;
 };
 
 // Why there is no device. The CUDA runtime calls a driver that is not there one that is too old; its version is then 0.
@@ -139,13 +108,85 @@ class Context {
   SAMBA_RUNTIME(Stream_t) stream() const { return stream_.get(); }
   void launched() { check(SAMBA_RUNTIME(GetLastError)(), kLaunching); }
 
+  // A decode step is kept there and carried out as a whole.
+  StepQueue<Context, DeviceGraph>& step() { return step_; }
+  std::unique_ptr<DeviceGraph> make_graph(const LaunchList& list) const { return DeviceGraph::make(list, stream()); }
+  void launch_one(const LaunchList& list, std::size_t i) const {
+    const LaunchExtent& extent = list.extent(i);
+    check(SAMBA_RUNTIME(LaunchKernel)(list.kernel(i), dim3(extent.x, extent.y, extent.z), dim3(extent.threads),
+                                      list.arguments(i).data(), 0, stream()),
+          kLaunching);
+  }
+  void free_now(void* pointer) const noexcept { (void)SAMBA_RUNTIME(Free)(pointer); }
+
  private:
   Stream stream_;
-  DeviceMemory memory_{stream_.get()};
+  StepQueue<Context, DeviceGraph> step_{*this};
+  DeviceMemory memory_{*this};
   Workspace workspace_{memory_};
   std::string name_;
   std::string description_;  // "NVIDIA H200 (sm_90)"
   Index most_threads_ = 0, multiprocessors_ = 0;
 };
+
+// Copies and zeros of a step that is kept, as kernels (copies.gpu.h).
+void launch_copy(Context& context, void* to, const void* from, std::size_t bytes);
+void launch_zero(Context& context, void* to, std::size_t bytes);
+
+inline void* DeviceMemory::allocate(std::size_t bytes) {
+  void* pointer = nullptr;
+  const Status status = SAMBA_RUNTIME(Malloc)(&pointer, bytes);
+  if (status != kSuccess) {
+    (void)SAMBA_RUNTIME(GetLastError)();  // a failed allocation is not an error of the next launch
+    refuse_device_memory(bytes, SAMBA_RUNTIME(GetErrorString)(status));
+  }
+  return pointer;
+}
+inline void DeviceMemory::release(void* pointer) noexcept {
+  if (!context_.step().keeps(pointer)) context_.free_now(pointer);
+}
+inline void DeviceMemory::copy_to_device(void* device, const void* host, std::size_t bytes) {
+  context_.step().settle();
+  transfer(device, host, bytes, SAMBA_RUNTIME(MemcpyHostToDevice), "copying to the device");
+  synchronize();  // the host's bytes may change after the call
+}
+inline void DeviceMemory::copy_to_host(void* host, const void* device, std::size_t bytes) {
+  context_.step().settle();
+  transfer(host, device, bytes, SAMBA_RUNTIME(MemcpyDeviceToHost), "copying from the device");
+  synchronize();
+}
+inline void DeviceMemory::copy(void* to, const void* from, std::size_t bytes) {
+  if (context_.step().list() != nullptr) return launch_copy(context_, to, from, bytes);
+  transfer(to, from, bytes, SAMBA_RUNTIME(MemcpyDeviceToDevice), "copying on the device");
+}
+inline void DeviceMemory::fill_zero(void* device, std::size_t bytes) {
+  if (context_.step().list() != nullptr) return launch_zero(context_, device, bytes);
+  if (bytes > 0) check(SAMBA_RUNTIME(MemsetAsync)(device, 0, bytes, context_.stream()), "filling memory");
+}
+inline void* DeviceMemory::allocate_pinned(std::size_t bytes) {
+  void* pointer = nullptr;
+#if defined(__HIP__)
+  const Status status = hipHostMalloc(&pointer, bytes, hipHostMallocDefault);
+#else
+  const Status status = cudaHostAlloc(&pointer, bytes, cudaHostAllocDefault);
+#endif
+  check(status, "taking pinned host memory");
+  return pointer;
+}
+inline void DeviceMemory::release_pinned(void* pointer) noexcept {
+#if defined(__HIP__)
+  (void)hipHostFree(pointer);
+#else
+  (void)cudaFreeHost(pointer);
+#endif
+}
+inline void DeviceMemory::synchronize() {
+  context_.step().settle();
+  check(SAMBA_RUNTIME(StreamSynchronize)(context_.stream()), "waiting for the device");
+}
+inline void DeviceMemory::transfer(void* to, const void* from, std::size_t bytes, SAMBA_RUNTIME(MemcpyKind) kind,
+                                   const char* what) {
+  if (bytes > 0) check(SAMBA_RUNTIME(MemcpyAsync)(to, from, bytes, kind, context_.stream()), what);
+}
 
 }  // namespace samba::SAMBA_GPU

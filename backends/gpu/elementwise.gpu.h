@@ -2,6 +2,7 @@
 #pragma once
 
 #include "samba/backends/gpu/families.h"
+#include "samba/backends/gpu/swiglu.gpu.h"
 #include "samba/kernels/extended_gradients.h"
 
 namespace samba::elementary {
@@ -146,12 +147,7 @@ struct SoftcapBackward {
 struct Swiglu {
   const float *gate, *up;
   float *act, *gated;
-  SAMBA_DEVICE void operator()(Index i) const {
-    const float a = samba::flush(elementary::silu(samba::flush(gate[i])));
-    const float product = mul(a, up[i]);
-    act[i] = a;
-    gated[i] = product;
-  }
+  SAMBA_DEVICE void operator()(Index i) const { swiglu(gate[i], up[i], act[i], gated[i]); }
 };
 
 struct SwigluBackward {
@@ -266,11 +262,10 @@ class ElementwiseGpu final : public ElementwiseKernels, public ActivationGradien
   }
 
   Index first_non_finite(Index n, const float* x) override {
-    std::uint64_t found = 0;
-    for_each(context_, 1, StartSearch{first_.data()});
-    for_each(context_, n, FirstNonFinite{x, first_.data()});
+    std::int64_t found = 0;
+    launch_search(context_, n, x, first_.data());
     context_.memory().copy_to_host(&found, first_.data(), sizeof found);
-    return found == ~std::uint64_t{0} ? -1 : static_cast<Index>(found);
+    return found;
   }
 
  private:
@@ -283,10 +278,17 @@ class ElementwiseGpu final : public ElementwiseKernels, public ActivationGradien
   }
 
   Context& context_;
-  DeviceArray<std::uint64_t> first_{context_.memory(), 1};
+  DeviceArray<std::int64_t> first_{context_.memory(), 1};
 };
 
 }  // namespace
+
+// The smallest index, unsigned: all ones, which is -1, when there is none.
+void launch_search(Context& context, Index n, const float* x, std::int64_t* first) {
+  auto* const smallest = reinterpret_cast<std::uint64_t*>(first);
+  for_each(context, 1, StartSearch{smallest});
+  for_each(context, n, FirstNonFinite{x, smallest});
+}
 
 std::unique_ptr<ElementwiseKernels> make_elementwise(Context& context) {
   return std::make_unique<ElementwiseGpu>(context);

@@ -8,6 +8,7 @@
 #include "samba/backends/gpu/targets.h"
 #include "samba/core/error.h"
 #include "samba/kernels/device_bench.h"
+#include "samba/kernels/step_graph.h"
 
 namespace samba::SAMBA_GPU {
 
@@ -31,7 +32,7 @@ void try_kernel(Context& context) {
 
 }  // namespace
 
-class GpuExecutor final : public Executor, public DeviceBench {
+class GpuExecutor final : public Executor, public DeviceBench, public StepGraph {
  public:
   explicit GpuExecutor(const ExecutorOptions& options) : context_(options), numeric_mode_(options.numeric_mode) {
     try_kernel(context_);
@@ -71,6 +72,16 @@ class GpuExecutor final : public Executor, public DeviceBench {
   std::string blas_description() override { return blas() == nullptr ? "" : blas()->description(); }
   void library_gemm(Layout layout, Index m, Index n, Index k, const float* a, const float* b, float* c) override {
     blas()->gemm(layout, m, n, k, a, b, c);
+  }
+
+  // The products of cuBLAS are none of our launches: with them a step runs as it comes.
+  void begin_step() override {
+    if (numeric_mode_ != NumericMode::fast) context_.step().begin();
+  }
+  void run_step() override { context_.step().run(); }
+  void drop_step() noexcept override { context_.step().drop(); }
+  void search_non_finite(Index n, const float* x, std::int64_t* first) override {
+    launch_search(context_, n, x, first);
   }
 
   Context& context() { return context_; }
@@ -122,6 +133,7 @@ std::unique_ptr<Executor> make_executor(const ExecutorOptions& options) {
 bool has_every_kernel(const Executor& executor) { return static_cast<const GpuExecutor&>(executor).has_every_kernel(); }
 
 #if !defined(__HIP__) && !defined(__CUDACC__)
+StepCounts step_counts(Executor& executor) { return static_cast<GpuExecutor&>(executor).context().step().counts(); }
 Traffic traffic(Executor& executor) { return static_cast<GpuExecutor&>(executor).context().traffic(); }
 
 std::vector<Site> barrier_sites(Executor& executor) {

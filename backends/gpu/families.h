@@ -31,6 +31,9 @@ std::unique_ptr<RopeKernels> make_rope(Context& context);
 void launch_column_sum(Context& context, Index rows, Index width, const float* v, float* out);
 void launch_dot(Context& context, Index n, const float* a, const float* b, float* out);
 
+// *first (device memory) = the index of the first of n values that is not finite, -1 when all are (elementwise.gpu.h).
+void launch_search(Context& context, Index n, const float* x, std::int64_t* first);
+
 // Products for the other families (linear.gpu.h): y[m, n] = x[m, k] w[n, k]^T.
 void launch_nt(Context& context, Index m, Index n, Index k, const float* x, const float* w, float* y);
 

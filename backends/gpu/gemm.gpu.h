@@ -10,7 +10,7 @@
 #pragma once
 
 #include "samba/backends/gpu/exponents.gpu.h"
-#include "samba/backends/gpu/folds.gpu.h"
+#include "samba/backends/gpu/families.h"
 #include "samba/kernels/linear.h"
 
 namespace samba::SAMBA_GPU {
@@ -237,90 +237,6 @@ void launch_product(Context& context, const Product& g) {
     return launch_tiles<kLayout, 128, 128, 8, 8>(context, g);
   }
   launch_tiles<kLayout, 64, 64, 4, 4>(context, g);
-}
-
-// A product of few rows with b[k, n]: one thread for some columns of a leaf, so that the weight is read once, in long
-// runs and several steps ahead. partials[t, i, j]; blocks: columns by kRowThreads * kColumns, leaves.
-inline constexpr int kRowThreads = 128;
-inline constexpr int kMostRows = 8;
-inline constexpr int kAhead = 8;
-
-template <int kRows, int kColumns>
-SAMBA_KERNEL(kRowThreads)
-row_leaves(Product g, Index leaf, float* partials) {
-  using Run = FloatRun<kColumns>;
-  SAMBA_SHARED(float, x, kRows* kRowThreads);
-  const Index j = global_thread() * kColumns;
-  const Index first = static_cast<Index>(block_y()) * leaf;
-  const Index end = first + leaf < g.k ? first + leaf : g.k;
-  float acc[kRows * kColumns];
-  SAMBA_UNROLL
-  for (int q = 0; q < kRows * kColumns; ++q) acc[q] = 0.0F;
-  for (Index p = first; p < end; p += kRowThreads) {
-    const Index here = p + thread_index();
-    for (int i = 0; i < kRows; ++i) {
-      x[i * kRowThreads + static_cast<int>(thread_index())] = here < end && i < g.m ? flush(g.a[i * g.k + here]) : 0.0F;
-    }
-    barrier();
-    const int length = end - p < kRowThreads ? static_cast<int>(end - p) : kRowThreads;
-    const float* column = g.b + p * g.n + j;
-    const auto step = [&](const Run& run, int d) {
-      SAMBA_UNROLL
-      for (int c = 0; c < kColumns; ++c) {
-        const float b = flush(run.values[c]);
-        SAMBA_UNROLL
-        for (int i = 0; i < kRows; ++i) {
-          acc[i * kColumns + c] = flush(fma(x[i * kRowThreads + d], b, acc[i * kColumns + c]));
-        }
-      }
-    };
-    if (j < g.n) {
-      int d = 0;
-      for (; d + kAhead <= length; d += kAhead) {
-        Run runs[kAhead];
-        SAMBA_UNROLL
-        for (int q = 0; q < kAhead; ++q) runs[q] = *reinterpret_cast<const Run*>(column + (d + q) * g.n);
-        SAMBA_UNROLL
-        for (int q = 0; q < kAhead; ++q) step(runs[q], d + q);
-      }
-      for (; d < length; ++d) step(*reinterpret_cast<const Run*>(column + d * g.n), d);
-    }
-    barrier();
-  }
-  if (j >= g.n) return;
-  for (int i = 0; i < kRows && i < g.m; ++i) {
-    for (int c = 0; c < kColumns; ++c) partials[(block_y() * g.m + i) * g.n + j + c] = acc[i * kColumns + c];
-  }
-}
-
-template <int kRows, int kColumns>
-void launch_row_leaves(Context& context, const Product& g, Index leaves, float* partials) {
-  constexpr Index kSpan = kRowThreads * kColumns;
-  const Grid grid{static_cast<unsigned>((g.n + kSpan - 1) / kSpan), static_cast<unsigned>(leaves)};
-  launch(context, grid, kRowThreads, row_leaves<kRows, kColumns>, g, leaf_length(g.k), partials);
-}
-
-template <int kRows>
-void launch_rows(Context& context, const Product& g) {
-  const Index leaves = leaf_count(g.k);
-  const Workspace::Scope scope(context.workspace());
-  float* partials = leaves == 1 ? g.c : context.workspace().floats(leaves * g.m * g.n);
-  const bool aligned = g.n % 4 == 0 && reinterpret_cast<std::uintptr_t>(g.b) % sizeof(FloatRun<4>) == 0;
-  if (aligned && g.n / (4 * kRowThreads) * leaves >= context.multiprocessors()) {
-    launch_row_leaves<kRows, 4>(context, g, leaves, partials);
-  } else {
-    launch_row_leaves<kRows, 1>(context, g, leaves, partials);
-  }
-  if (leaves > 1) for_each(context, g.m * g.n, FoldLeaves{leaves, g.m * g.n, partials, g.c});
-}
-
-// c[m, n] = a[m, k] b[k, n]
-void launch_nn(Context& context, const Product& g) {
-  if (g.m == 1) return launch_rows<1>(context, g);
-  if (g.m <= 2) return launch_rows<2>(context, g);
-  if (g.m <= 4) return launch_rows<4>(context, g);
-  if (g.m <= kMostRows) return launch_rows<kMostRows>(context, g);
-  launch_product<Layout::nn>(context, g);
 }
 
 }  // namespace

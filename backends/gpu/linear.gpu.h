@@ -5,6 +5,7 @@
 #include "samba/backends/gpu/blas.gpu.h"
 #include "samba/backends/gpu/folds.gpu.h"
 #include "samba/backends/gpu/gemm.gpu.h"
+#include "samba/backends/gpu/rows.gpu.h"
 #include "samba/kernels/weight.h"
 
 namespace samba::SAMBA_GPU {
@@ -68,7 +69,7 @@ struct GatherColumns {
   SAMBA_DEVICE void operator()(Index i) const { values[i] = flush(weight[i % k * n + rows[i / k]]); }
 };
 
-class LinearGpu final : public LinearKernels {
+class LinearGpu final : public LinearKernels, public LinearGroups {
  public:
   LinearGpu(Context& context, const Blas* blas) : context_(context), blas_(blas) {}
 
@@ -77,7 +78,7 @@ class LinearGpu final : public LinearKernels {
     const Product product{m, n, k, a, b, c};
     switch (layout) {
       case Layout::nn:
-        return launch_nn(context_, product);
+        return gemm_nn(product);
       case Layout::nt:
         return launch_product<Layout::nt>(context_, product);
       case Layout::tn:
@@ -102,7 +103,19 @@ class LinearGpu final : public LinearKernels {
     if (weight.format() != WeightFormat::float32) return linear_packed(context_, weight, m, x, y);
     const auto& transposed = static_cast<const TransposedWeight&>(weight);
     if (blas_ != nullptr) return gemm(Layout::nn, m, weight.rows(), weight.columns(), x, transposed.values(), y);
-    launch_nn(context_, {m, weight.rows(), weight.columns(), x, transposed.values(), y});
+    gemm_nn({m, weight.rows(), weight.columns(), x, transposed.values(), y});
+  }
+  void linear_group(Index m, const float* x, std::span<const LinearTerm> terms) override {
+    const Workspace::Scope scope(context_.workspace());
+    const Group group = multiply(m, x, terms);
+    launch_finish(context_, group.products, group.leaves);
+  }
+  void linear_swiglu(Index m, const float* x, const LinearTerm& gate, const LinearTerm& up, float* act,
+                     float* gated) override {
+    const Workspace::Scope scope(context_.workspace());
+    const LinearTerm terms[] = {gate, up};
+    const Group group = multiply(m, x, terms);
+    for_each(context_, m * gate.weight->rows(), FinishSwiglu{group.products, group.leaves, act, gated});
   }
   // The byte_size() that prepare() would give.
   std::size_t prepared_bytes(WeightFormat format, Index n, Index k) const override {
@@ -143,6 +156,41 @@ class LinearGpu final : public LinearKernels {
   }
 
  private:
+  void gemm_nn(const Product& g) {
+    if (g.m > kMostRows) return launch_product<Layout::nn>(context_, g);
+    const Workspace::Scope scope(context_.workspace());
+    RowProducts products{g.m, g.k, g.a, 1, {{g.n, g.b, g.c, nullptr, nullptr, nullptr}}};
+    const Index leaves = leaf_count(g.k);
+    launch_rows(context_, products, leaves);
+    launch_finish(context_, products, leaves);
+  }
+
+  // Products whose leaves are there, in the workspace: what follows them is left to do.
+  struct Group {
+    RowProducts products{};
+    Index leaves = 1;
+  };
+  Group multiply(Index m, const float* x, std::span<const LinearTerm> terms) {
+    Group group;
+    group.products.m = m;
+    group.products.a = x;
+    bool together = m <= kMostRows && blas_ == nullptr;
+    for (const LinearTerm& term : terms) {
+      RowTerm& own = group.products.terms[group.products.count++];
+      own = {term.weight->rows(), nullptr, term.y, term.y, term.bias, term.residual};
+      group.products.k = term.weight->columns();
+      together = together && term.weight->format() == WeightFormat::float32;
+      if (together) own.b = static_cast<const TransposedWeight*>(term.weight)->values();
+    }
+    if (together) {
+      group.leaves = leaf_count(group.products.k);
+      launch_rows(context_, group.products, group.leaves);
+    } else {
+      for (const LinearTerm& term : terms) linear(*term.weight, m, x, term.y);
+    }
+    return group;
+  }
+
   float result() {
     float value = 0.0F;
     result_.download(&value);

@@ -41,7 +41,7 @@ enum class PairGradient { query, key };
 // The chain over p and the pairs x in [first, end), p outer. Query: mad(own[p], keys[x] table[p, x], .); key:
 // mad(table[p, x], keys[x] own[p], .).
 template <PairGradient kOf, bool kFlushProducts, bool kFlushSums>
-SAMBA_DEVICE float pair_chain(const float (&keys)[kQ], const Four* table, const float* own, int first, int end) {
+SAMBA_DEVICE float pair_chain(const float (&keys)[kQ], const FloatRun<4>* table, const float* own, int first, int end) {
   float sum = 0.0F;
   const auto step = [&](float key, float other, float mine) {
     float product = kOf == PairGradient::query ? key * other : key * mine;
@@ -50,19 +50,19 @@ SAMBA_DEVICE float pair_chain(const float (&keys)[kQ], const Four* table, const 
     if (kFlushSums) sum = flush(sum);
   };
   for (int p = 0; p < kP; ++p) {
-    const Four* row = table + p * kTablePitch / 4;
+    const FloatRun<4>* row = table + p * kTablePitch / 4;
     const float mine = own[p];
     SAMBA_UNROLL
     for (int run = 0; run < kQ; run += kPairRun) {
       if (run + kPairRun <= first || run >= end) continue;
-      const Four others = row[run / 4];
+      const FloatRun<4> others = row[run / 4];
       if (run >= first && run + kPairRun <= end) {
         SAMBA_UNROLL
-        for (int x = 0; x < kPairRun; ++x) step(keys[run + x], others.at[x], mine);
+        for (int x = 0; x < kPairRun; ++x) step(keys[run + x], others.values[x], mine);
       } else {
         SAMBA_UNROLL
         for (int x = 0; x < kPairRun; ++x) {
-          if (run + x >= first && run + x < end) step(keys[run + x], others.at[x], mine);
+          if (run + x >= first && run + x < end) step(keys[run + x], others.values[x], mine);
         }
       }
     }
@@ -75,9 +75,9 @@ template <PairGradient kOf>
 SAMBA_KERNEL(kN)
 pair_chains(ScanBackward s) {
   constexpr bool kQuery = kOf == PairGradient::query;
-  SAMBA_SHARED(Four, table, kP * kTablePitch / 4);  // [p, x]: v_x[p], of keys dY_x[p]
-  SAMBA_SHARED(float, own, kP);                     // dY[p] of the row, of keys v[p]
-  SAMBA_SHARED(int, smallest, kN);                  // exponents of keys, table and own, of each thread: a byte each
+  SAMBA_SHARED(FloatRun<4>, table, kP * kTablePitch / 4);  // [p, x]: v_x[p], of keys dY_x[p]
+  SAMBA_SHARED(float, own, kP);                            // dY[p] of the row, of keys v[p]
+  SAMBA_SHARED(int, smallest, kN);  // exponents of keys, table and own, of each thread: a byte each
   const Index heads = s.call.heads(), m = static_cast<Index>(block_x()) / heads, t = m % s.call.tokens;
   const Index unit = (m / s.call.tokens * heads + static_cast<Index>(block_x()) % heads) * s.call.chunks() + t / kQ;
   const ChunkPlace at = chunk_place(s.call, unit, 0, s.call.chunks());
@@ -138,12 +138,12 @@ inline constexpr int kTailSlices = kP / kTailRows;  // of one row of the chunk
 
 // The chain over the products of a slice. A normal sum keeps off the flushes when it too is a multiple of 2^-126.
 template <bool kFlush>
-SAMBA_DEVICE float tail_steps(float sum, const Four* gradients, const Four* terms) {
+SAMBA_DEVICE float tail_steps(float sum, const FloatRun<4>* gradients, const FloatRun<4>* terms) {
   for (int x = 0; x < kTailTerms / 4; ++x) {
-    const Four a = gradients[x], b = terms[x];
+    const FloatRun<4> a = gradients[x], b = terms[x];
     SAMBA_UNROLL
     for (int y = 0; y < 4; ++y) {
-      sum = fma(a.at[y], b.at[y], sum);
+      sum = fma(a.values[y], b.values[y], sum);
       if (kFlush) sum = flush(sum);
     }
   }
@@ -173,8 +173,8 @@ SAMBA_DEVICE bool tail_is_finite(const ScanBackward& s, const ChunkPlace& at, in
 
 // d_dacs_rec of the chunk's last row gets the chain over (j, p, n), then over (p, n).
 SAMBA_KERNEL(kTailThreads) tail_chains(ScanBackward s) {
-  SAMBA_SHARED(Four, gradients, kTailTerms / 2);
-  SAMBA_SHARED(Four, terms, kTailTerms / 2);
+  SAMBA_SHARED(FloatRun<4>, gradients, kTailTerms / 2);
+  SAMBA_SHARED(FloatRun<4>, terms, kTailTerms / 2);
   SAMBA_SHARED(int, smallest, 4);  // exponents of both, of the two slices in work
   SAMBA_SHARED(int, finite, kTailThreads);
   const ChunkPlace at = chunk_place(s.call, block_x(), 0, s.call.chunks());
@@ -220,8 +220,8 @@ SAMBA_KERNEL(kTailThreads) tail_chains(ScanBackward s) {
     if (thread == 0 && turn == 0) smallest[0] = smallest[1] = smallest[2] = smallest[3] = kNoExponent;
     if (thread == 0 && summed >= 0) {
       const int buffer = summed % 2;
-      const Four* a = gradients + buffer * kTailTerms / 4;
-      const Four* b = terms + buffer * kTailTerms / 4;
+      const FloatRun<4>* a = gradients + buffer * kTailTerms / 4;
+      const FloatRun<4>* b = terms + buffer * kTailTerms / 4;
       const bool safe = tail_is_safe(sum, smallest[buffer * 2] + smallest[buffer * 2 + 1]);
       sum = safe ? tail_steps<false>(sum, a, b) : tail_steps<true>(sum, a, b);
       smallest[buffer * 2] = smallest[buffer * 2 + 1] = kNoExponent;

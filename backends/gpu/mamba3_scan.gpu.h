@@ -46,12 +46,11 @@ SAMBA_KERNEL(kTileThreads) state_increments(Mamba3Call call, Index count, const 
   const float* da = dacs + chunk_index(call, at) * kQ;
   if (thread < kQ) left[thread] = exp_flushed(sub(da[kQ - 1], da[thread]));
   SAMBA_TILE_PRODUCT(product);
-  float cells[kCells];
   product.run<Terms::all, Along::cells, Along::cells>(
       kQ, [&](int i, int p) { return i < at.real ? mul(v_row(call, at.b, at.h, at.first + i)[p], left[i]) : 0.0F; },
-      [&](int i, int n) { return i < at.real ? scaled_key(call, at.b, at.h, at.first + i, half + n) : 0.0F; }, cells);
+      [&](int i, int n) { return i < at.real ? scaled_key(call, at.b, at.h, at.first + i, half + n) : 0.0F; });
   float* state = states + state_index(call, at) + half;
-  product.for_cells(cells, [&](int p, int n, float value) { state[p * kN + n] = value; });
+  product.for_cells([&](int q, int p, int n) { state[p * kN + n] = product.acc[q]; });
 }
 
 // S = exp(da_63) S + inc, fused; `states` holds the increments and gets the states entering the chunks.
@@ -119,12 +118,11 @@ chunk_outputs(Mamba3Call call, Index first_chunk, Index count, const float* dacs
     }
   }
   const auto query = [&](int n, int i) { return i < at.real ? q_row(call, at.b, at.h, at.first + i)[n] : 0.0F; };
-  float cells[kCells];
   product.run<Terms::all, Along::terms, Along::terms>(
-      kN, query, [&](int n, int j) { return j < at.real ? scaled_key(call, at.b, at.h, at.first + j, n) : 0.0F; },
-      cells);
+      kN, query, [&](int n, int j) { return j < at.real ? scaled_key(call, at.b, at.h, at.first + j, n) : 0.0F; });
   const Index pairs = chunk_index(call, at) * kQ * kQ;
-  product.for_cells(cells, [&](int i, int j, float score) {
+  product.for_cells([&](int q, int i, int j) {
+    const float score = product.acc[q];
     float& weight = weights[i * kPairPitch + j];
     const float decay = j < i ? exp_flushed(weight) : 0.0F;
     weight = j < i ? flush(score * decay) : 0.0F;
@@ -134,27 +132,28 @@ chunk_outputs(Mamba3Call call, Index first_chunk, Index count, const float* dacs
   });
   barrier();
 
-  float y_intra[kCells];
+  float y_intra[kThreadCells];
   product.run<Terms::all, Along::terms, Along::cells>(
       kQ, [&](int j, int i) { return weights[i * kPairPitch + j]; },
-      [&](int j, int p) { return j < at.real ? v_row(call, at.b, at.h, at.first + j)[p] : 0.0F; }, y_intra);
+      [&](int j, int p) { return j < at.real ? v_row(call, at.b, at.h, at.first + j)[p] : 0.0F; });
+  SAMBA_UNROLL
+  for (int q = 0; q < kThreadCells; ++q) y_intra[q] = product.acc[q];
   const float* state = states + state_index(call, at);
-  product.run<Terms::all, Along::terms, Along::terms>(
-      kN, query, [&](int n, int p) { return state[p * kN + n]; }, cells);
+  product.run<Terms::all, Along::terms, Along::terms>(kN, query, [&](int n, int p) { return state[p * kN + n]; });
 
   const float* da = dacs + chunk_index(call, at) * kQ;
   SAMBA_UNROLL
-  for (int r = 0; r < kSide; ++r) {
-    const int i = product.row() + r;
+  for (int r = 0; r < kCellRows; ++r) {
+    const int i = product.row + r;
     const Index t = at.first + i;
     if (i >= at.real || t < call.buffered) continue;
     const OutputRow row = output_row(call, at.b, at.h, t);
     const float decay = exp_flushed(da[i]);
     const float* v = v_row(call, at.b, at.h, t);
     SAMBA_UNROLL
-    for (int c = 0; c < kSide; ++c) {
-      const int p = product.column() + c;
-      write_output(call, row, at.h, p, v[p], y_intra[r * kSide + c], mul(cells[r * kSide + c], decay));
+    for (int c = 0; c < kCellRows; ++c) {
+      const int p = product.column + c;
+      write_output(call, row, at.h, p, v[p], y_intra[r * kCellRows + c], mul(product.acc[r * kCellRows + c], decay));
     }
   }
 }

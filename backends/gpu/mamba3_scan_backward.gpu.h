@@ -21,12 +21,11 @@ SAMBA_KERNEL(kTileThreads) direct_gradients(ScanBackward s) {
   const int half = static_cast<int>(block_y()) * kTile, thread = static_cast<int>(thread_index());
   if (thread < kQ) read[thread] = exp_flushed(s.call.dacs[chunk_index(s.call, at) * kQ + thread]);
   SAMBA_TILE_PRODUCT(product);
-  float cells[kCells];
   product.run<Terms::all, Along::cells, Along::cells>(
       at.real, [&](int i, int p) { return dy_row(s, at, i)[p]; },
-      [&](int i, int n) { return mul(query_row(s, at, i)[half + n], read[i]); }, cells);
+      [&](int i, int n) { return mul(query_row(s, at, i)[half + n], read[i]); });
   float* state = s.g.state_gradients + state_index(s.call, at) + half;
-  product.for_cells(cells, [&](int p, int n, float value) { state[p * kN + n] = value; });
+  product.for_cells([&](int q, int p, int n) { state[p * kN + n] = product.acc[q]; });
 }
 
 // G = direct + carry exp(da_63), two roundings; chunks descending, in place.
@@ -73,12 +72,12 @@ SAMBA_KERNEL(kTileThreads) segment_gradients(ScanBackward s) {
 SAMBA_KERNEL(kTileThreads) pair_weights(ScanBackward s, float* weights) {
   const ChunkPlace at = chunk_place(s.call, block_x(), 0, s.call.chunks());
   SAMBA_TILE_PRODUCT(product);
-  float cells[kCells];
   product.run<Terms::all, Along::terms, Along::terms>(
       kP, [&](int p, int i) { return i < at.real ? dy_row(s, at, i)[p] : 0.0F; },
-      [&](int p, int j) { return j < at.real ? value_row(s, at, j)[p] : 0.0F; }, cells);
+      [&](int p, int j) { return j < at.real ? value_row(s, at, j)[p] : 0.0F; });
   const Index pairs = chunk_index(s.call, at) * kQ * kQ;
-  product.for_cells(cells, [&](int i, int j, float w) {
+  product.for_cells([&](int q, int i, int j) {
+    const float w = product.acc[q];
     const Index cell = pairs + i * kQ + j;
     const bool pair = j < i && i < at.real;
     weights[cell] = pair ? flush(w * s.call.decay[cell]) : 0.0F;
@@ -93,19 +92,19 @@ SAMBA_KERNEL(kTileThreads) pair_products(ScanBackward s, const float* weights) {
   const int half = static_cast<int>(block_y() % 2) * kTile;
   const float* pairs = weights + chunk_index(s.call, at) * kQ * kQ;
   SAMBA_TILE_PRODUCT(product);
-  float cells[kCells];
   float* out = s.g.d_q16;
   if (block_y() < 2) {
     product.run<Terms::before_row, Along::terms, Along::cells>(
         at.real, [&](int j, int i) { return pairs[i * kQ + j]; },
-        [&](int j, int n) { return key_row(s, at, j)[half + n]; }, cells);
+        [&](int j, int n) { return key_row(s, at, j)[half + n]; });
   } else {
     out = s.g.d_k16;
     product.run<Terms::behind_row, Along::cells, Along::cells>(
         at.real, [&](int i, int j) { return pairs[i * kQ + j]; },
-        [&](int i, int n) { return query_row(s, at, i)[half + n]; }, cells);
+        [&](int i, int n) { return query_row(s, at, i)[half + n]; });
   }
-  product.for_cells(cells, [&](int i, int n, float value) {
+  product.for_cells([&](int q, int i, int n) {
+    const float value = product.acc[q];
     if (i < at.real) out[new_row(s.call, at, i) * kN + half + n] = value;
   });
 }
@@ -115,15 +114,15 @@ SAMBA_KERNEL(kTileThreads) value_gradients(ScanBackward s) {
   const ChunkPlace at = chunk_place(s.call, block_x(), 0, s.call.chunks());
   const Index pairs = chunk_index(s.call, at) * kQ * kQ;
   SAMBA_TILE_PRODUCT(product);
-  float cells[kCells];
   product.run<Terms::behind_row, Along::cells, Along::cells>(
       at.real,
       [&](int i, int j) {
         const Index cell = pairs + i * kQ + j;
         return j < i ? mul(s.call.scores[cell], s.call.decay[cell]) : 0.0F;
       },
-      [&](int i, int p) { return dy_row(s, at, i)[p]; }, cells);
-  product.for_cells(cells, [&](int j, int p, float value) {
+      [&](int i, int p) { return dy_row(s, at, i)[p]; });
+  product.for_cells([&](int q, int j, int p) {
+    const float value = product.acc[q];
     if (j < at.real) s.g.d_v16[new_row(s.call, at, j) * kP + p] = value;
   });
 }
@@ -168,11 +167,11 @@ SAMBA_KERNEL(kTileThreads) read_products(ScanBackward s) {
   const int half = static_cast<int>(block_y()) * kTile;
   const float* state = s.call.pass_states + state_index(s.call, at) + half;
   SAMBA_TILE_PRODUCT(product);
-  float cells[kCells];
   product.run<Terms::all, Along::terms, Along::cells>(
       kP, [&](int p, int i) { return i < at.real ? dy_row(s, at, i)[p] : 0.0F; },
-      [&](int p, int n) { return state[p * kN + n]; }, cells);
-  product.for_cells(cells, [&](int i, int n, float value) {
+      [&](int p, int n) { return state[p * kN + n]; });
+  product.for_cells([&](int q, int i, int n) {
+    const float value = product.acc[q];
     if (i < at.real) s.g.d_q[new_row(s.call, at, i) * kN + half + n] = value;
   });
 }
@@ -184,11 +183,11 @@ SAMBA_KERNEL(kTileThreads) key_products(ScanBackward s) {
   const float* leaving = leaving_gradient(s, at);
   const float* da = s.call.dacs + chunk_index(s.call, at) * kQ;
   SAMBA_TILE_PRODUCT(product);
-  float cells[kCells];
   product.run<Terms::all, Along::terms, Along::cells>(
       kP, [&](int p, int i) { return i < at.real ? value_row(s, at, i)[p] : 0.0F; },
-      [&](int p, int n) { return leaving == nullptr ? 0.0F : leaving[p * kN + half + n]; }, cells);
-  product.for_cells(cells, [&](int i, int n, float value) {
+      [&](int p, int n) { return leaving == nullptr ? 0.0F : leaving[p * kN + half + n]; });
+  product.for_cells([&](int q, int i, int n) {
+    const float value = product.acc[q];
     if (i >= at.real) return;
     const Index cell = new_row(s.call, at, i) * kN + half + n;
     s.g.d_k[cell] = add(s.g.d_k16[cell], mul(value, exp_flushed(sub(da[kQ - 1], da[i]))));
@@ -201,11 +200,11 @@ SAMBA_KERNEL(kTileThreads) record_products(ScanBackward s) {
   const float* leaving = leaving_gradient(s, at);
   const float* da = s.call.dacs + chunk_index(s.call, at) * kQ;
   SAMBA_TILE_PRODUCT(product);
-  float cells[kCells];
   product.run<Terms::all, Along::terms, Along::terms>(
       kN, [&](int n, int i) { return i < at.real ? key_row(s, at, i)[n] : 0.0F; },
-      [&](int n, int p) { return leaving == nullptr ? 0.0F : leaving[p * kN + n]; }, cells);
-  product.for_cells(cells, [&](int i, int p, float value) {
+      [&](int n, int p) { return leaving == nullptr ? 0.0F : leaving[p * kN + n]; });
+  product.for_cells([&](int q, int i, int p) {
+    const float value = product.acc[q];
     if (i >= at.real) return;
     const Index cell = new_row(s.call, at, i) * kP + p;
     const float d_v17 = mul(value, exp_flushed(sub(da[kQ - 1], da[i])));

@@ -22,18 +22,20 @@ inline constexpr int kThreadCells = kCellRows * kCellRows;
 // Which terms d of a panel a row x of the tile takes.
 enum class Terms {
   all,
-  from_row,  // d >= x
-  to_row,    // d <= x
+  from_row,    // d >= x
+  to_row,      // d <= x
+  before_row,  // d < x
+  behind_row,  // d > x
 };
 
-// Fills panel[d * kTilePitch + x] for d < length, x < kTile: load(d, x), flushed, and 0 for x >= count. Returns the
-// smallest exponent of this thread's elements. kTermsRun: neighbours in memory differ in the term d.
-template <bool kTermsRun, class Load>
+// Fills panel[d * kTilePitch + x] for d < length <= kDepth, x < kTile: load(d, x), flushed, and 0 for x >= count.
+// Returns the smallest exponent of this thread's elements. kTermsRun: neighbours in memory differ in the term d.
+template <bool kTermsRun, int kDepth = kTile, class Load>
 SAMBA_DEVICE int fill_panel(float* panel, int length, int count, Load&& load) {
   int smallest = kNoExponent;
-  for (int e = static_cast<int>(thread_index()); e < kTile * kTile; e += kTileThreads) {
-    const int d = kTermsRun ? e % kTile : e / kTile;
-    const int x = kTermsRun ? e / kTile : e % kTile;
+  for (int e = static_cast<int>(thread_index()); e < kDepth * kTile; e += kTileThreads) {
+    const int d = kTermsRun ? e % kDepth : e / kTile;
+    const int x = kTermsRun ? e / kDepth : e % kTile;
     if (d >= length) continue;
     const float value = x < count ? flush(load(d, x)) : 0.0F;
     panel[d * kTilePitch + x] = value;
@@ -45,7 +47,9 @@ SAMBA_DEVICE int fill_panel(float* panel, int length, int count, Load&& load) {
 // The cells of one thread. Every thread of the block makes one and takes the same panels.
 class TileProduct {
  public:
-  // rows, columns: kPanelFloats of shared memory each; smallest: 4 of it; row_count, column_count: cells that count.
+  // rows, columns: the panels in shared memory, kPanelFloats each where they take kTile terms; smallest: 4 of it;
+  // row_count, column_count: cells that count. What the block's threads wrote to shared memory before is there for all
+  // of them after.
   SAMBA_DEVICE TileProduct(float* rows, float* columns, int* smallest, int row_count, int column_count)
       : rows_(rows), columns_(columns), smallest_(smallest) {
     constexpr int kAcross = kTile / kCellRows;
@@ -66,9 +70,10 @@ class TileProduct {
   }
 
   // The `length` terms of the panels that the block has filled: the chains take them in ascending order. of_rows,
-  // of_columns: the smallest exponents of this thread's elements. Afterwards the panels may be filled again.
+  // of_columns: the smallest exponents of this thread's elements; first: the number d of their first term. Afterwards
+  // the panels may be filled again.
   template <Terms kTerms>
-  SAMBA_DEVICE void take(int length, int of_rows, int of_columns) {
+  SAMBA_DEVICE void take(int length, int of_rows, int of_columns, int first = 0) {
     // The cells fall alone: most threads see that theirs is not smaller, and spare the atomic operation.
     if (of_rows < smallest_[turn_]) atomic_min(smallest_ + turn_, of_rows);
     if (of_columns < smallest_[turn_ + 1]) atomic_min(smallest_ + turn_ + 1, of_columns);
@@ -78,9 +83,9 @@ class TileProduct {
     if (thread_index() < 2) smallest_[turn_ + static_cast<int>(thread_index())] = kNoExponent;
     if (!idle_) {
       if (flushing_) {
-        steps<kTerms, true>(length);
+        steps<kTerms, true>(first, length);
       } else {
-        steps<kTerms, false>(length);
+        steps<kTerms, false>(first, length);
       }
     }
     barrier();
@@ -99,29 +104,44 @@ class TileProduct {
   float acc[kThreadCells];
   int row, column;  // of the first cell
 
+ protected:
+  float *rows_, *columns_;
+
  private:
+  template <Terms kTerms>
+  static SAMBA_DEVICE bool takes(int d, int x) {
+    switch (kTerms) {
+      case Terms::from_row:
+        return d >= x;
+      case Terms::to_row:
+        return d <= x;
+      case Terms::before_row:
+        return d < x;
+      case Terms::behind_row:
+        return d > x;
+      default:
+        return true;
+    }
+  }
+
   template <Terms kTerms, bool kFlush>
-  SAMBA_DEVICE void steps(int length) {
+  SAMBA_DEVICE void steps(int first, int length) {
+    using Run = FloatRun<kCellRows>;
     for (int d = 0; d < length; ++d) {
-      float a[kCellRows], b[kCellRows];
-      SAMBA_UNROLL
-      for (int i = 0; i < kCellRows; ++i) a[i] = rows_[d * kTilePitch + row + i];
-      SAMBA_UNROLL
-      for (int j = 0; j < kCellRows; ++j) b[j] = columns_[d * kTilePitch + column + j];
+      const Run a = *reinterpret_cast<const Run*>(rows_ + d * kTilePitch + row);
+      const Run b = *reinterpret_cast<const Run*>(columns_ + d * kTilePitch + column);
       SAMBA_UNROLL
       for (int i = 0; i < kCellRows; ++i) {
-        if (kTerms == Terms::from_row && d < row + i) continue;
-        if (kTerms == Terms::to_row && d > row + i) continue;
+        if (!takes<kTerms>(first + d, row + i)) continue;
         SAMBA_UNROLL
         for (int j = 0; j < kCellRows; ++j) {
-          const float sum = fma(a[i], b[j], acc[i * kCellRows + j]);
+          const float sum = fma(a.values[i], b.values[j], acc[i * kCellRows + j]);
           acc[i * kCellRows + j] = kFlush ? flush(sum) : sum;
         }
       }
     }
   }
 
-  float *rows_, *columns_;
   int* smallest_;
   int turn_ = 0;
   bool idle_, flushing_;

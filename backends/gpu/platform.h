@@ -13,6 +13,9 @@
 //   }
 //   launch(context, Grid{blocks}, 256, apply<Function>, n, f);
 //
+// SAMBA_KERNEL_BLOCKS(256, 3): the same, for 3 blocks side by side on a multiprocessor of CUDA, where the compiler
+// would rather spill registers than have so few.
+//
 // Arguments of a launch are copied; pointers point to device memory. Launches of a context run in order.
 #pragma once
 
@@ -40,6 +43,11 @@
 #include "samba/backends/gpu/device_context.h"
 
 #define SAMBA_KERNEL(most_threads) static __global__ void __launch_bounds__(most_threads)
+#if defined(__HIP__)
+#define SAMBA_KERNEL_BLOCKS(most_threads, blocks) SAMBA_KERNEL(most_threads)
+#else
+#define SAMBA_KERNEL_BLOCKS(most_threads, blocks) static __global__ void __launch_bounds__(most_threads, blocks)
+#endif
 #define SAMBA_DEVICE __device__ inline
 #define SAMBA_SHARED(type, name, count) alignas(16) __shared__ type name[count]
 #define SAMBA_UNROLL _Pragma("unroll")
@@ -91,6 +99,7 @@ __device__ inline void atomic_min(std::uint64_t* cell, std::uint64_t value) {
 
 template <class... P, class... A>
 void launch(Context& context, const Grid& grid, int threads, void (*kernel)(P...), A... arguments) {
+  if (LaunchList* kept = context.step().list()) return keep_launch(*kept, grid, threads, kernel, nullptr, arguments...);
   kernel<<<dim3(grid.x, grid.y, grid.z), dim3(static_cast<unsigned>(threads)), 0, context.stream()>>>(
       static_cast<P>(arguments)...);
   context.launched();
@@ -110,6 +119,7 @@ void launch(Context& context, const Grid& grid, int threads, void (*kernel)(P...
 #else
 #define SAMBA_KERNEL(most_threads) __attribute__((flatten)) static void
 #endif
+#define SAMBA_KERNEL_BLOCKS(most_threads, blocks) SAMBA_KERNEL(most_threads)
 #define SAMBA_DEVICE inline
 #define SAMBA_SHARED(type, name, count) type* const name = samba::gpu_host::shared_array<type, count>([] {})
 #define SAMBA_UNROLL
@@ -148,8 +158,20 @@ void atomic_max(T* cell, T value) {
   }
 }
 
+template <class... P, std::size_t... I>
+void call_with(void (*kernel)(P...), void* const* arguments, std::index_sequence<I...>) {
+  kernel(*static_cast<const P*>(arguments[I])...);
+}
+template <class... P>
+void call_kept(const void* kernel, void* const* arguments) {
+  call_with(reinterpret_cast<void (*)(P...)>(const_cast<void*>(kernel)), arguments, std::index_sequence_for<P...>{});
+}
+
 template <class... P, class... A>
 void launch(Context& context, const Grid& grid, int threads, void (*kernel)(P...), A... arguments) {
+  if (LaunchList* kept = context.step().list()) {
+    return keep_launch(*kept, grid, threads, kernel, call_kept<P...>, arguments...);
+  }
   context.run(grid, threads, [&] { kernel(static_cast<P>(arguments)...); });
 }
 

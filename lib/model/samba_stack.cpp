@@ -450,13 +450,9 @@ void SambaStack::Impl::refuse_if_inference(const char* call) const {
 }
 
 void SambaStack::Impl::require_finite(const char* name, Index count, const float* device) {
+  if (decode_step != nullptr && decode_step->checks_later(name, count, device)) return;
   const Index index = executor.elementwise().first_non_finite(count, device);
-  if (index < 0) return;
-  float value = 0.0F;
-  executor.memory().copy_to_host(&value, device + index, sizeof value);
-  throw Error(ErrorKind::value, kNonFiniteClass,
-              std::string("non-finite ") + name + " at flat index " + std::to_string(index) + ": " +
-                  (is_nan(value) ? "NaN" : "infinity"));
+  if (index >= 0) refuse_non_finite(executor, name, index, device);
 }
 
 void SambaStack::Impl::record(std::string_view name, std::initializer_list<Index> shape, const float* device) {

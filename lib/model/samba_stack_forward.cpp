@@ -147,11 +147,31 @@ const float* SambaStack::forward_device(std::span<const std::int32_t> ids, Index
   return logits;
 }
 
+void SambaStack::Impl::run_step(Index rows, const std::function<const float*()>& layers, std::span<float> logits) {
+  DecodeStep step(executor, recorder == nullptr, workspace);
+  struct Current {
+    DecodeStep*& place;
+    ~Current() { place = nullptr; }
+  } const current{decode_step};
+  decode_step = &step;
+  const float* device = run_head(rows, 1, layers(), false).logits;
+  step.run();
+  executor.memory().copy_to_host(logits.data(), device, logits.size_bytes());
+}
+
 void SambaStack::step(std::span<const std::int32_t> ids, SambaState& state, std::span<float> logits) {
+  Impl& impl = *impl_;
+  const Impl::InUse guard(impl);
   const auto batch = static_cast<Index>(ids.size());
-  require_size("logits", logits.size(), batch * impl_->config.vocab);
-  const float* device = forward_device(ids, batch, 1, &state);
-  impl_->executor.memory().copy_to_host(logits.data(), device, logits.size_bytes());
+  require_size("logits", logits.size(), batch * impl.config.vocab);
+  if (batch < 1) refuse_value("ids must have at least one row, got none");
+  check_ids(ids, impl.config.vocab);
+  impl.check_call(&state, batch, 1);
+  Workspace::Scope scope(impl.workspace);
+  AdvancingState advancing(&state.broken_, &state.tokens_, 1);
+  impl.run_step(
+      batch, [&] { return impl.run_layers(ids, batch, 1, &state); }, logits);
+  advancing.done();
 }
 
 void SambaStack::step_rows(std::span<const std::int32_t> ids, std::span<SambaState* const> states,
@@ -174,19 +194,21 @@ void SambaStack::step_rows(std::span<const std::int32_t> ids, std::span<SambaSta
   Workspace::Scope scope(impl.workspace);
   std::vector<AdvancingState> advancing;
   for (SambaState* state : states) advancing.emplace_back(&state->broken_, &state->tokens_, 1);
-  std::int32_t* device_ids = impl.workspace.ints(rows);
-  impl.executor.memory().copy_to_device(device_ids, ids.data(), ids.size_bytes());
-  float* hidden = impl.workspace.floats(rows * width);
-  float* next = impl.workspace.floats(rows * width);
-  impl.embed(rows, 1, device_ids, hidden);
   std::vector<BlockState*> layer(states.size());
-  for (std::size_t i = 0; i < impl.blocks.size(); ++i) {
-    for (std::size_t row = 0; row < states.size(); ++row) layer[row] = states[row]->layers_[i].get();
-    impl.blocks[i]->step_rows(layer, hidden, next, impl.workspace);
-    std::swap(hidden, next);
-  }
-  const float* device = impl.run_head(rows, 1, hidden, false).logits;
-  impl.executor.memory().copy_to_host(logits.data(), device, logits.size_bytes());
+  const auto layers = [&] {
+    std::int32_t* device_ids = impl.workspace.ints(rows);
+    impl.executor.memory().copy_to_device(device_ids, ids.data(), ids.size_bytes());
+    float* hidden = impl.workspace.floats(rows * width);
+    float* next = impl.workspace.floats(rows * width);
+    impl.embed(rows, 1, device_ids, hidden);
+    for (std::size_t i = 0; i < impl.blocks.size(); ++i) {
+      for (std::size_t row = 0; row < states.size(); ++row) layer[row] = states[row]->layers_[i].get();
+      impl.blocks[i]->step_rows(layer, hidden, next, impl.workspace);
+      std::swap(hidden, next);
+    }
+    return hidden;
+  };
+  impl.run_step(rows, layers, logits);
   for (AdvancingState& one : advancing) one.done();
 }
 

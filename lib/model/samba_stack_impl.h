@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -11,6 +12,7 @@
 #include "samba/core/busy_guard.h"
 #include "samba/kernels/weight.h"
 #include "samba/model/activation_plan.h"
+#include "samba/model/decode_step.h"
 #include "samba/model/samba_stack.h"
 #include "samba/model/weight_source.h"
 
@@ -45,6 +47,9 @@ struct SambaStack::Impl {
   void require_finite(const char* name, Index count, const float* device);
   // An initializer list, unlike a Shape, takes no memory when nobody listens: a decode step allocates nothing.
   void record(std::string_view name, std::initializer_list<Index> shape, const float* device);
+
+  // Makes a decode step: `layers` returns the output of the last one for `rows` tokens, one a sequence.
+  void run_step(Index rows, const std::function<const float*()>& layers, std::span<float> logits);
 
   // Refuses before anything runs: another batch or stack, capacity, positions.
   void check_call(const SambaState* state, Index batch, Index length) const;
@@ -102,6 +107,7 @@ struct SambaStack::Impl {
   Workspace workspace;
   std::optional<Index> activation_budget;  // bytes
   StageRecorder* recorder = nullptr;
+  DecodeStep* decode_step = nullptr;  // while one is made
   std::atomic<bool> busy = false;
 };
 

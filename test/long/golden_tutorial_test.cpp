@@ -1,5 +1,7 @@
 // The tutorials: stacks trained on a text, every loss, norm and hash of every step, the final checkpoint and what it
-// continues: all steps on the cpu and on the reference executor, the first four on each other instruction set.
+// continues: all steps on the cpu and on the reference executor, the first ones on each other instruction set and on
+// the GPU kernels.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "golden.h"
@@ -24,6 +26,17 @@ TEST_CASE("the tutorials reach every recorded value in the first steps with one 
 
 TEST_CASE("the tutorials reach every recorded value on the reference executor") {
   check_golden(kTutorials, "reference");
+}
+
+TEST_CASE("the tutorials reach every recorded value in the first steps on the GPU kernels of the host adapter") {
+  const std::vector<std::string> devices = compiled_devices();
+  if (std::find(devices.begin(), devices.end(), "gpu-host") == devices.end()) {
+    WARN("skipped: the device gpu-host is not compiled in");
+    return;
+  }
+  Golden golden = kTutorials;
+  golden.options.most_tutorial_steps = 2;
+  check_golden(golden, "gpu-host", ExecutorOptions{2, "warp32"});
 }
 
 }  // namespace samba

@@ -137,6 +137,23 @@ hipError_t hipSetDevice(int device) { SAMBA_FORWARD(hipSetDevice, device); }
 hipError_t hipGetDeviceProperties(hipDeviceProp_t* properties, int device) {
   SAMBA_FORWARD(hipGetDeviceProperties, properties, device);
 }
+hipError_t hipGraphCreate(hipGraph_t* graph, unsigned flags) { SAMBA_FORWARD(hipGraphCreate, graph, flags); }
+hipError_t hipGraphDestroy(hipGraph_t graph) { SAMBA_FORWARD(hipGraphDestroy, graph); }
+hipError_t hipGraphAddKernelNode(hipGraphNode_t* node, hipGraph_t graph, const hipGraphNode_t* before, size_t count,
+                                 const hipKernelNodeParams* parameters) {
+  SAMBA_FORWARD(hipGraphAddKernelNode, node, graph, before, count, parameters);
+}
+hipError_t hipGraphInstantiateWithFlags(hipGraphExec_t* instance, hipGraph_t graph, unsigned long long flags) {
+  SAMBA_FORWARD(hipGraphInstantiateWithFlags, instance, graph, flags);
+}
+hipError_t hipGraphExecKernelNodeSetParams(hipGraphExec_t instance, hipGraphNode_t node,
+                                           const hipKernelNodeParams* parameters) {
+  SAMBA_FORWARD(hipGraphExecKernelNodeSetParams, instance, node, parameters);
+}
+hipError_t hipGraphLaunch(hipGraphExec_t instance, hipStream_t stream) {
+  SAMBA_FORWARD(hipGraphLaunch, instance, stream);
+}
+hipError_t hipGraphExecDestroy(hipGraphExec_t instance) { SAMBA_FORWARD(hipGraphExecDestroy, instance); }
 hipError_t hipGetLastError() { SAMBA_FORWARD(hipGetLastError); }
 const char* hipGetErrorString(hipError_t error) {
   static auto* const function = find<decltype(hipGetErrorString)>("hipGetErrorString");
