@@ -87,19 +87,31 @@ check_cuda() {
   fi
 }
 
-# Registers, shared memory, stack and spills of every kernel for sm_90; blocks and warps a multiprocessor holds of it
-# (65536 registers, 2048 threads, 227 KiB of shared memory).
+# Of every kernel for sm_90: registers, bytes of shared memory, stack and spills, and the warps that a multiprocessor
+# holds of it.
 resources() {
   local nvcc=$1 name=$2
-  "$(dirname "$nvcc")/ptxas" -arch=sm_90 -v "$work/$name.ptx" -o "$work/$name.cubin" 2>&1 | c++filt >"$work/$name.log" || true
+  "$(dirname "$nvcc")/ptxas" -arch=sm_90 -v "$work/$name.ptx" -o "$work/$name.cubin" >"$work/$name.log" 2>&1 || true
+  # First the threads of a block, then the registers and bytes. Of sm_90: 64 warps and 32 blocks a multiprocessor, 16384
+  # registers for each of four schedulers, given to a warp by 256, 228 KiB of shared memory, 1 KiB of it for each block.
   awk -v unit="$name" '
-    /Compiling entry function/ { split($0, part, "\047"); kernel = part[2];
-                                 gsub(/samba::cuda::|\(anonymous namespace\)::|\(samba::[A-Za-z]+\)/, "", kernel) }
+    function least(a, b) { return a < b ? a : b }
+    function resident(threads, registers, shared,   warps, blocks) {
+      warps = int((threads + 31) / 32)
+      blocks = int(4 * int(16384 / (256 * int((registers * 32 + 255) / 256))) / warps)
+      blocks = least(blocks, int(233472 / (128 * int((shared + 127) / 128) + 1024)))
+      return warps * least(blocks, least(32, int(64 / warps)))
+    }
+    FNR == NR { if (match($0, /\.entry [A-Za-z0-9_$]+/)) entry = substr($0, RSTART + 7, RLENGTH - 7)
+                if ($1 == ".maxntid") threads[entry] = $2 + 0
+                next }
+    /Compiling entry function/ { split($0, part, "\047"); kernel = part[2] }
     /bytes stack frame/ { stack = $1; spill = $5 }
     /Used [0-9]+ registers/ { for (i = 1; i < NF; ++i) { if ($i == "Used") registers = $(i + 1)
                                                          if ($(i + 1) == "bytes" && $(i + 2) ~ /^smem/) shared = $i }
-      printf "| %s | `%s` | %d | %d | %d | %d |\n", unit, kernel, registers, shared, stack, spill; shared = 0 }' \
-    "$work/$name.log"
+      printf "| %s | `%s` | %d | %d | %d | %d | %d |\n", unit, kernel, registers, shared, stack, spill,
+        resident(threads[kernel], registers, shared); shared = 0 }' \
+    "$work/$name.ptx" "$work/$name.log" | c++filt | sed -E 's/samba::cuda::|\(anonymous namespace\)::|\(samba::[A-Za-z]+\)//g'
 }
 
 # at_most FILE PATTERN LIMIT WHAT: no more lines with the pattern than with the limit.

@@ -5,6 +5,8 @@
 #include <hip/hip_runtime.h>
 
 #include <deque>
+#include <string>
+#include <string_view>
 #include <vector>
 
 // Of the compiler's own calls; no header declares them.
@@ -17,6 +19,9 @@ void __hipRegisterFunction(void** modules, const void* host_function, char* devi
 hipError_t __hipPushCallConfiguration(dim3 grid, dim3 block, size_t shared, hipStream_t stream);
 hipError_t __hipPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, hipStream_t* stream);
 }
+
+#define SAMBA_TEXT_OF(...) #__VA_ARGS__
+#define SAMBA_TEXT(...) SAMBA_TEXT_OF(__VA_ARGS__)  // a name may be a macro for its newest form
 
 namespace {
 
@@ -62,10 +67,26 @@ void hand_over(void* library, FatBinary& binary) {
   }
 }
 
+// Whether this program has code for the device it would use. The runtime of ROCm 5 ends a process that hands over
+// binaries without; not handed over, its first kernel is refused.
+bool has_code_for_device(void* library) {
+  const auto read_count = find_in<decltype(hipGetDeviceCount)>(library, "hipGetDeviceCount");
+  const auto read_properties = find_in<decltype(hipGetDeviceProperties)>(library, SAMBA_TEXT(hipGetDeviceProperties));
+  int devices = 0;
+  hipDeviceProp_t properties{};
+  if (read_count == nullptr || read_properties == nullptr || read_count(&devices) != hipSuccess || devices == 0 ||
+      read_properties(&properties, 0) != hipSuccess) {
+    return true;  // whoever asks for the device is told
+  }
+  const std::string_view name = properties.gcnArchName;  // "gfx90a:sramecc+:xnack-"
+  const std::string wanted = "," + std::string(name.substr(0, name.find(':'))) + ",";
+  return std::string_view("," SAMBA_TEXT(SAMBA_HIP_ARCHITECTURES) ",").find(wanted) != std::string_view::npos;
+}
+
 void* library() {
   static void* const loaded = [] {
     void* opened = open_library();
-    if (opened != nullptr) {
+    if (opened != nullptr && has_code_for_device(opened)) {
       for (FatBinary& binary : binaries()) hand_over(opened, binary);
     }
     return opened;
@@ -80,8 +101,6 @@ F* find(const char* name) {
 
 }  // namespace
 
-#define SAMBA_TEXT_OF(name) #name
-#define SAMBA_TEXT(name) SAMBA_TEXT_OF(name)  // a name may be a macro for its newest form
 // Calls the library's function of this name, or returns that there is no device.
 #define SAMBA_FORWARD(name, ...)                                        \
   static auto* const function = find<decltype(name)>(SAMBA_TEXT(name)); \
