@@ -111,16 +111,17 @@ struct FinishRows {
   RowProducts g;
   Index leaves;
   SAMBA_DEVICE void operator()(Index i) const {
+    int which = 0;
+    Index first = 0, end = g.m * g.terms[0].n;  // the cells of this one
     SAMBA_UNROLL
-    for (int t = 0; t < kMostTerms; ++t) {
-      if (t >= g.count) return;
-      const Index cells = g.m * g.terms[t].n;
-      if (i < cells) {
-        finish_cell(g.terms[t], g.m, leaves, i);
-        return;
+    for (int t = 1; t < kMostTerms; ++t) {
+      if (t < g.count && i >= end) {
+        which = t;
+        first = end;
+        end += g.m * g.terms[t].n;
       }
-      i -= cells;
     }
+    finish_cell(g.term(which), g.m, leaves, i - first);
   }
 };
 

@@ -147,7 +147,8 @@ const float* SambaStack::forward_device(std::span<const std::int32_t> ids, Index
   return logits;
 }
 
-void SambaStack::Impl::run_step(Index rows, const std::function<const float*()>& layers, std::span<float> logits) {
+template <class Layers>
+void SambaStack::Impl::run_step(Index rows, const Layers& layers, std::span<float> logits) {
   DecodeStep step(executor, recorder == nullptr, workspace);
   struct Current {
     DecodeStep*& place;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -49,7 +48,8 @@ struct SambaStack::Impl {
   void record(std::string_view name, std::initializer_list<Index> shape, const float* device);
 
   // Makes a decode step: `layers` returns the output of the last one for `rows` tokens, one a sequence.
-  void run_step(Index rows, const std::function<const float*()>& layers, std::span<float> logits);
+  template <class Layers>
+  void run_step(Index rows, const Layers& layers, std::span<float> logits);
 
   // Refuses before anything runs: another batch or stack, capacity, positions.
   void check_call(const SambaState* state, Index batch, Index length) const;
