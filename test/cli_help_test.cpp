@@ -54,7 +54,7 @@ std::string help_of(const std::vector<std::string>& command) {
   return result.out;
 }
 
-// The flags a help text defines: the first word of a line of its options ("  -h,--help", "  --plain{false}").
+// The flags a help text defines: the first word of a line of its options ("  -h,--help", "  --plain").
 Names defined_flags(const std::string& help) {
   static const std::regex definition("(?:^|\n)  (?:-[a-z],)?(--[a-z][a-z-]*)");
   Names names(std::sregex_token_iterator(help.begin(), help.end(), definition, 1), std::sregex_token_iterator{});

@@ -148,8 +148,17 @@ TEST_CASE("decode refuses bad requests by name") {
   CHECK_THAT(message({"--prompt", ""}), Contains("prompt 0 is empty"));
   CHECK_THAT(message({"--tokens", "1,x"}), Contains("--tokens: must be ids separated by commas") && Contains("1,x"));
   CHECK_THAT(message({"--tokens", "1,256"}), Contains("token 256 at position 1 is outside the vocabulary [0, 256)"));
-  CHECK_THAT(message({"--prompt", "a", "--temperature", "-1"}), Contains("temperature"));
-  CHECK_THAT(message({"--prompt", "a", "--top-p", "0"}), Contains("top-p"));
+  CHECK_THAT(message({"--prompt", "a", "--temperature", "-1"}),
+             Contains("temperature: must be 0 or a positive number"));
+  CHECK_THAT(message({"--prompt", "a", "--top-p", "0"}), Contains("top-p: must be in (0, 1], got 0\n"));
+  for (const char* flag : {"--n", "--batch", "--max-tokens"}) {
+    for (const char* value : {"0", "-1", "many", "1.5"}) {
+      CHECK(message({"--prompt", "a", flag, value}) ==
+            "samba: " + std::string(flag) + ": must be a whole number, at least 1, got " + value + "\n");
+    }
+  }
+  CHECK(message({"--prompt", "a", "--seed", "-1"}) == "samba: --seed: must be at least 0, got -1\n");
+  CHECK(message({"--prompt", "a", "--top-k", "1.5"}) == "samba: --top-k: 1.5 is no value that it takes; see --help\n");
   CHECK_THAT(message({"--prompt", "a", "--max-tokens", "9000"}), Contains("need 9000 positions; the model has 8192"));
   CHECK_THAT(message({"--prompt-file", "/nowhere"}), Contains("/nowhere"));
   const CommandResult model = samba_command({"decode", "--model", "/nowhere", "--prompt", "a"});

@@ -1,5 +1,7 @@
 // samba decode: continues prompts and answers in a chat, streamed.
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 
 #include "chat_loop.h"
@@ -66,7 +68,11 @@ Work prepare(const DecodeFlags& flags, const CommonOptions& common) {
     require_tokenizer(work.model);
     work.chat = flags.chat_template.empty() ? ChatTemplate::of(work.model.text)
                                             : ChatTemplate::named(flags.chat_template, work.model.text);
-    if (const auto end = work.chat->end_token()) work.options.end_ids.push_back(*end);
+    if (const auto end = work.chat->end_token()) {
+      work.options.end_ids.push_back(*end);
+    } else {
+      spdlog::warn("the tokenizer has no token that ends an answer in this chat template; --stop and --max-tokens do");
+    }
   }
   if (!flags.state.empty()) {
     work.from = load_sequence(*work.model.stack, flags.state);
@@ -186,7 +192,9 @@ void add_sampling_flags(CLI::App* command, DecodeFlags& flags) {
   command->add_option("--min-p", decode.sampler.min_p, "keep tokens of at least this part of the most likely one")
       ->capture_default_str();
   command->add_option("--repetition-penalty", decode.sampler.repetition_penalty, "1: none")->capture_default_str();
-  command->add_option("--seed", decode.sampler.seed, "of the draws")->capture_default_str();
+  command->add_option("--seed", decode.sampler.seed, "of the draws")
+      ->check([](const std::string& text) { return text.starts_with('-') ? "must be at least 0, got " + text : ""; })
+      ->capture_default_str();
   command->add_option("--n", decode.samples, "samples of every prompt")->check(at_least_one())->capture_default_str();
   command
       ->add_option("--batch", decode.batch, "prompts and samples decoded together at most; any number gives the same")

@@ -102,6 +102,14 @@ std::string unexpected_argument(const CLI::App& app) {
   return message + "; see samba " + (given.empty() ? "" : given.front()->get_name() + " ") + "--help";
 }
 
+// Of CLI11's "Could not convert: --top-k = 1.5".
+std::string unreadable_value(const std::string& message) {
+  const std::size_t name = message.find("--"), equal = message.find(" = ");
+  if (name == std::string::npos || equal == std::string::npos || equal < name) return message;
+  const std::string flag = message.substr(name, equal - name), value = message.substr(equal + 3);
+  return flag + ": " + value + " is no value that it takes; see --help";
+}
+
 void set_up_logging(const CommonOptions& common) {
   auto logger = spdlog::stderr_color_mt("samba");
   logger->set_pattern("%^%l%$: %v");
@@ -140,6 +148,8 @@ int run(int argc, char** argv) {
     return code;
   } catch (const CLI::ExtrasError&) {
     return fail(unexpected_argument(app), kBadUse);
+  } catch (const CLI::ConversionError& error) {
+    return fail(unreadable_value(error.what()), kBadUse);
   } catch (const CLI::ParseError& error) {
     return fail(error.what(), kBadUse);
   }

@@ -21,6 +21,7 @@ struct TokenizeFlags {
   std::string text;
   std::string file;
   bool text_given = false;
+  bool plain = false;
   EncodeOptions encode;
 };
 
@@ -80,9 +81,10 @@ void add_tokenize_command(CLI::App& app, CommandLine& line) {
   command->add_option("--file", flags->file, "the text of a file; - is stdin");
   command->add_flag("--add-special-tokens", flags->encode.add_special_tokens,
                     "add what the model's form puts around a text (<s>, </s>)");
-  command->add_flag("!--plain", flags->encode.special_in_text, "take special tokens in the text as ordinary text");
+  command->add_flag("--plain", flags->plain, "take special tokens in the text as ordinary text");
   line.on(command, "samba tokenize --tokenizer tokenizer.json \"Hello, world\"", [flags, text, &line] {
     flags->text_given = text->count() > 0;
+    flags->encode.special_in_text = !flags->plain;
     return run(*flags, line.common);
   });
 }
