@@ -63,6 +63,7 @@ TEST_CASE("blocks of the hash suites hold on the GPU kernels of the host adapter
     WARN("skipped: the device gpu-host is not compiled in");
     return;
   }
+  check_golden(transformer_suite(), "gpu-host", ExecutorOptions{2, "warp32"});
   check_golden(mamba1_suite(), "gpu-host", ExecutorOptions{2, "warp64-seed3"});
   check_golden(mamba2_suite(), "gpu-host", ExecutorOptions{2, "warp64-seed3"});
   check_golden(mamba3_suite(), "gpu-host", ExecutorOptions{2, "warp64-seed3"});

@@ -13,19 +13,22 @@ namespace samba::gpu_host {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
-constexpr std::size_t kPage = 4096;
+// Large pages where the system has them: opening and closing is then done in few steps.
+constexpr std::size_t kPage = std::size_t{2} << 20;
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 }  // namespace
 
 Arena::Arena(std::size_t capacity) : capacity_(std::min(capacity, kReserved)) {
-  void* reserved = mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reserved == MAP_FAILED) throw Error(ErrorKind::resource, "out of memory: the addresses of device memory");
-  base_ = static_cast<std::byte*>(reserved);
+  reserved_ = mmap(nullptr, kReserved + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved_ == MAP_FAILED) throw Error(ErrorKind::resource, "out of memory: the addresses of device memory");
+  const std::size_t first_page = round_up(reinterpret_cast<std::uintptr_t>(reserved_), kPage);
+  base_ = reinterpret_cast<std::byte*>(first_page);
+  (void)madvise(base_, kReserved, MADV_HUGEPAGE);
 }
 
-Arena::~Arena() { munmap(base_, kReserved); }
+Arena::~Arena() { munmap(reserved_, kReserved + kPage); }
 
 void* Arena::allocate(std::size_t bytes) {
   const std::size_t wanted = round_up(bytes == 0 ? 1 : bytes, kAlignment);

@@ -38,6 +38,7 @@ class Arena {
   void open();
   void close() noexcept;
 
+  void* reserved_ = nullptr;
   std::byte* base_ = nullptr;
   std::size_t capacity_;
   std::size_t used_ = 0;                     // the end of the highest allocation there was
