@@ -57,7 +57,7 @@ TEST_CASE("blocks of the hash suites hold on the reference executor") {
   check_golden(part(mamba3_suite(), "d128", 6), "reference");
 }
 
-TEST_CASE("blocks of the hash suites hold on the GPU kernels of the host adapter") {
+TEST_CASE("the hash suites of blocks and of stacks in inference hold on the GPU kernels of the host adapter") {
   const std::vector<std::string> devices = compiled_devices();
   if (std::find(devices.begin(), devices.end(), "gpu-host") == devices.end()) {
     WARN("skipped: the device gpu-host is not compiled in");
@@ -67,6 +67,7 @@ TEST_CASE("blocks of the hash suites hold on the GPU kernels of the host adapter
   check_golden(mamba1_suite(), "gpu-host", ExecutorOptions{2, "warp64-seed3"});
   check_golden(mamba2_suite(), "gpu-host", ExecutorOptions{2, "warp64-seed3"});
   check_golden(mamba3_suite(), "gpu-host", ExecutorOptions{2, "warp64-seed3"});
+  check_golden(infer_suite(), "gpu-host", ExecutorOptions{2, "warp32"});
 }
 
 }  // namespace samba
