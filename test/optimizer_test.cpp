@@ -97,6 +97,12 @@ TEST_CASE("clipping by a large limit still flushes subnormals") {
   CHECK(bits_equal(download(*executor, buffers.gradient.data(), 2), std::vector<float>{0.0F, 1.0F}));
 }
 
+// Powers of two over 1e-6 (0x358637BD), so that every other small number gives other bits.
+TEST_CASE("the small number below the limit of a clip has the bits of 1e-6") {
+  CHECK(to_bits(clip_report({0.0F}, 0x1p-21).coefficient) == 0x3EF42400U);
+  CHECK(to_bits(clip_report({0x1p-40F}, 0x1p-21).coefficient) == 0x3E79EE02U);
+}
+
 TEST_CASE("hyperparameters are refused by name") {
   const auto with = [](auto member, auto value) {
     OptimizerSettings settings;
