@@ -5,6 +5,7 @@
 #include "kernel_twins.h"
 #include "samba/kernels/extended_gradients.h"
 #include "samba/numerics/elementary.h"
+#include "samba/numerics/philox.h"
 
 namespace samba {
 
@@ -337,6 +338,30 @@ TEST_CASE("dropout gives the reference's bits at any offset") {
         return Results{y, in_place, sum};
       });
     }
+  }
+}
+
+TEST_CASE("a coin that is equal to the probability keeps its value (spec 10 section 9)") {
+  const std::uint64_t seed = 77, offset = 5;
+  const std::uint32_t stream = 3;
+  const Index n = 100;
+  Values x(n), residual(n);
+  for (Index i = 0; i < n; ++i) {
+    x[i] = 1.0F;
+    residual[i] = 0.0F;
+  }
+  for (const Index chosen : {0, 1, 50, 99}) {
+    const float p = stream_coin(seed, stream, offset + static_cast<std::uint64_t>(chosen));
+    INFO("position " << chosen << ", coin " << p);
+    const DropoutKey key{seed, stream, offset, p, 2.0F};
+    check_twins([&](Executor& executor) {
+      Values y(n), sum(n);
+      executor.random().dropout(key, n, x.data(), y.data());
+      executor.random().residual_dropout(key, n, x.data(), residual.data(), sum.data());
+      CHECK(y[chosen] == 2.0F);
+      CHECK(sum[chosen] == 2.0F);
+      return Results{y, sum};
+    });
   }
 }
 

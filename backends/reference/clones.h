@@ -4,7 +4,9 @@
 // that are not inline. GCC's `flatten` pulls the callees in (lambdas, elementary functions), so that they use it too.
 #pragma once
 
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__FMA__) && !defined(__SANITIZE_ADDRESS__)
+// A sanitizer is not there yet when the loader asks which one.
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__FMA__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
 #if defined(__clang__)
 #define SAMBA_FMA_CLONES __attribute__((target_clones("fma", "default")))
 #else
