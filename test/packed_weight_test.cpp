@@ -1,7 +1,7 @@
 // Packed weights (spec 50 part A): rounding, expansion, containers, and the names of their parts in files.
 #include <catch2/catch.hpp>
 
-#include <cstring>
+#include <algorithm>
 
 #include "bits.h"
 #include "samba/core/error.h"
@@ -30,9 +30,10 @@ Array matrix(Index rows, Index columns, Content content, std::uint32_t seed) {
 }
 
 bool same_packed(const PackedWeight& a, const PackedWeight& b) {
-  const auto same_bytes = [](const Array& x, const Array& y) {
+  const auto same_bytes = [](const Array& x, const Array& y) {  // there may be none
+    const auto* bytes = static_cast<const std::byte*>(x.data());
     return x.shape() == y.shape() && x.byte_size() == y.byte_size() &&
-           std::memcmp(x.data(), y.data(), x.byte_size()) == 0;
+           std::equal(bytes, bytes + x.byte_size(), static_cast<const std::byte*>(y.data()));
   };
   return a.format() == b.format() && same_bytes(a.codes(), b.codes()) && same_bytes(a.exponents(), b.exponents());
 }
