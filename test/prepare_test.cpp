@@ -28,7 +28,8 @@ using nlohmann::json;
 std::string sentences(int first, int count) {
   std::string text;
   for (int i = first; i < first + count; ++i) {
-    text += "line " + std::to_string((i % 977) * (i % 977) % 977) + " of the text says " + std::to_string(i) + " things\n";
+    text +=
+        "line " + std::to_string((i % 977) * (i % 977) % 977) + " of the text says " + std::to_string(i) + " things\n";
   }
   return text;
 }
