@@ -30,7 +30,7 @@ class Mamba2Cpu final : public Mamba2Kernels {
   void conv_backward(const Mamba2Call& call, const Mamba2Gradients& gradients) override;
 
  private:
-  // A call of one token inside the open chunk of which nothing but the outputs is wanted.
+  // A call of one token of which nothing but the outputs is wanted.
   static bool is_step(const Mamba2Call& call);
   void step(const Mamba2Call& call);
   void pair_backward(const Mamba2Call& call, const Mamba2Gradients& gradients);

@@ -5,6 +5,8 @@
 //   3. head_part:    per (batch, chunk, head) Y_diag and the chunk's own state; in a call of one chunk all the rest too
 //   4. pass_part:    the states entering the chunks, serial over chunks
 //   5. output_part:  per (batch, chunk, head) Y_off, skip and gate
+//
+// A step has kernels of its own (mamba2_step.cpp) and, where it completes the chunk, close_part behind them.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "samba/backends/cpu/mamba2_scan.cpp"
 #include <hwy/foreach_target.h>
@@ -44,7 +46,7 @@ void score_part(const Mamba2Call& call, Index first, Index last, float* keys_t) 
 // Scratch of one thread.
 struct Pieces {
   float* xd;       // [256][64]
-  float* decayed;  // [256][128] B times the decay to the end of the chunk
+  float* decayed;  // [128][kPackedWidth] columns of B times the decay to the end of the chunk
   float* state_t;  // [128][64] the state entering the chunk
   float* own;      // [64][128] the chunk's own state
   float* weights;  // [4][256] M of a group of rows
@@ -54,7 +56,8 @@ struct Pieces {
   float* reach;    // [256] exp(dacs)
   bool finite;     // xd
 };
-constexpr Index kScratch = Q * P + Q * N + 2 * kCells + 4 * Q + 4 * P + 3 * Q;
+constexpr Index kDecayed = Q / 2 * kPackedWidth;
+constexpr Index kScratch = Q * P + kDecayed + 2 * kCells + 4 * Q + 4 * P + 3 * Q;
 
 Index head_scratch() { return kScratch; }
 
@@ -62,7 +65,7 @@ Pieces make_pieces(float* scratch) {
   Pieces s{};
   ScratchPieces take(scratch);
   s.xd = take(Q * P);
-  s.decayed = take(Q * N);
+  s.decayed = take(kDecayed);
   s.state_t = take(kCells);
   s.own = take(kCells);
   s.weights = take(4 * Q);
@@ -159,19 +162,25 @@ void diagonal_outputs(const ChunkOf& c, const Pieces& s) {
   row_groups(half, c.real, group);
 }
 
+// finish(p, n, vector) of the leaf of step 7 over the rows [first, end).
+template <class Finish>
+void state_leaf(const ChunkOf& c, const Pieces& s, Index first, Index end, Finish&& finish) {
+  const float* decay = c.call->decay + c.head_chunk() * Q;
+  packed_product(
+      P, Strided{s.xd + first * P, 1, P}, N, end - first,
+      [&](Index i, Index n) { return mul(load(c.keys(first + i) + n), broadcast(decay + first + i)); }, s.decayed,
+      finish);
+}
+
 // Step 7. Rows that are missing are terms +0 * +0: they turn a -0 into +0.
 void own_state(const ChunkOf& c, const Pieces& s, float* out) {
-  const float* decay = c.call->decay + c.head_chunk() * Q;
-  scale_rows(
-      c.real, [&](Index i) { return c.keys(i); }, decay, s.decayed);
-  const Strided xd{s.xd, 1, P};
   const bool short_first = c.real < Q / 2, short_second = c.real < Q;
-  product_part(0, P, xd, s.decayed, N, N, 0, std::min(c.real, Q / 2),
-               [&](Index p, Index n, V sum) { store(short_first ? add(sum, zero()) : sum, out + p * N + n); });
+  state_leaf(c, s, 0, std::min(c.real, Q / 2),
+             [&](Index p, Index n, V sum) { store(short_first ? add(sum, zero()) : sum, out + p * N + n); });
   if (c.real <= Q / 2) {
     each_vector(kCells, [&](Index i) { store(add(load(out + i), zero()), out + i); });
   } else {
-    product_part(0, P, xd, s.decayed, N, N, Q / 2, c.real, [&](Index p, Index n, V sum) {
+    state_leaf(c, s, Q / 2, c.real, [&](Index p, Index n, V sum) {
       if (short_second) sum = add(sum, zero());
       store(add(load(out + p * N + n), sum), out + p * N + n);
     });
@@ -227,6 +236,19 @@ void only_chunk(const ChunkOf& c, const Pieces& s, float* state) {
     if (completed != nullptr) store(next, completed + i);
     if (report != nullptr) store(next, report + i);
   });
+}
+
+// Units [first, last) of (batch, head): the state behind a chunk that a step has completed.
+void close_part(const Mamba2Call& call, Index first, Index last, float* scratch) {
+  Pieces s = make_pieces(scratch);
+  for (Index unit = first; unit < last; ++unit) {
+    const ChunkOf c = chunk_unit(call, unit);
+    gather_head(c, s);
+    own_state(c, s, s.own);
+    float* const state = call.h + unit * kCells;
+    const V carry = broadcast(s.reach + Q - 1);
+    each_vector(kCells, [&](Index i) { store(mad(carry, load(state + i), load(s.own + i)), state + i); });
+  }
 }
 
 // Units [first, last) of (batch, chunk, head).
@@ -300,6 +322,7 @@ HWY_EXPORT(score_scratch);
 HWY_EXPORT(score_part);
 HWY_EXPORT(head_scratch);
 HWY_EXPORT(head_part);
+HWY_EXPORT(close_part);
 HWY_EXPORT(pass_part);
 HWY_EXPORT(output_part);
 
@@ -310,8 +333,14 @@ void Mamba2Cpu::scan(const Mamba2Call& call) {
   const Index floats = SAMBA_CPU_KERNEL(context_, head_scratch)();
   // Steps too reserve what the one that closes a chunk takes: none of them allocates behind the first.
   for (int thread = 0; thread < context_.threads(); ++thread) context_.scratch(thread, floats);
-  if (is_step(call)) return step(call);
   const Index units = call.batch * call.chunks() * call.heads();
+  if (is_step(call)) {
+    step(call);
+    if (call.working_rows() < mamba2::kChunk) return;
+    return context_.parallel(units, 1, [&](Index first, Index last, int thread) {
+      SAMBA_CPU_KERNEL(context_, close_part)(call, first, last, context_.scratch(thread, floats));
+    });
+  }
   context_.parallel(call.batch * call.working_rows(), std::max<Index>(1, kStepGrain / call.heads()),
                     [&](Index first, Index last, int) {
                       SAMBA_CPU_KERNEL(context_, step_part)

@@ -1,10 +1,11 @@
-// A decode step of Mamba-2 inside the open chunk (spec 31 section 5): the new row alone.
+// A decode step of Mamba-2 in the open chunk (spec 31 section 5): the new row alone.
 //
 //   1. row_part:   the step sizes of the chunk's rows, G of the new row           units (batch, 16 rows)
 //   2. heads_part: per (batch, group of heads) the rest of spec 31 section 3      Y_diag, Y_off, skip, gate
 //
 // Xd, the segment sums and M are made where they are used: rows, heads and states lie in lanes, every chain in its
-// own order. Rows after the new one are padding: their terms turn a -0 into +0 (section 4).
+// own order. Rows after the new one are padding: their terms turn a -0 into +0 (section 4). Of the step that completes
+// the chunk this is all but the state behind it (mamba2_scan.cpp).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "samba/backends/cpu/mamba2_step.cpp"
 #include <hwy/foreach_target.h>
@@ -96,7 +97,7 @@ void step_heads(ChunkOf c, float* scratch) {
   for (int k = 0; k < kHeads; ++k) {
     for (int v = 0; v < kHeadVectors; ++v) {
       float* y = y_diag + k * Q + v * kLanes;
-      store(add(load(y), add(second[k][v], zero())), y);
+      store(add(load(y), c.real == Q ? second[k][v] : add(second[k][v], zero())), y);
     }
   }
   for (int k = 0; k < kHeads; ++k, ++c.h) {
@@ -137,7 +138,7 @@ constexpr Index kRowGrain = 4;  // blocks of rows a thread should have
 }  // namespace
 
 bool Mamba2Cpu::is_step(const Mamba2Call& call) {
-  return call.tokens == 1 && call.working_rows() < mamba2::kChunk && call.h != nullptr && call.h_last == nullptr &&
+  return call.tokens == 1 && call.working_rows() <= mamba2::kChunk && call.h != nullptr && call.h_last == nullptr &&
          call.pass_states == nullptr && call.y == nullptr;
 }
 

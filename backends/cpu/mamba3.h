@@ -33,7 +33,7 @@ class Mamba3Cpu final : public Mamba3Kernels, public Mamba3Products {
   void tokens_backward(const Mamba3Call& call, const Mamba3Gradients& gradients) override;
 
  private:
-  // A call of one token inside the open chunk of which nothing but the outputs is wanted: k_scaled is not filled.
+  // A call of one token of which nothing but the outputs is wanted: k_scaled is not filled.
   static bool is_step(const Mamba3Call& call);
   void step_weigh(const Mamba3Call& call);
   void step(const Mamba3Call& call);

@@ -1,4 +1,4 @@
-// A decode step of Mamba-3 inside the open chunk (spec 40 section 11): the new row alone.
+// A decode step of Mamba-3 in the open chunk, or opening one (spec 40 section 11): the new row alone.
 //
 //   1. step_weigh_part: gamma and scale of the working rows; the keys stay unscaled     section 3.6
 //   2. step_part:       per (batch, head) the new row's output                          sections 3.9, 3.12
@@ -45,7 +45,7 @@ void step_weigh_part(const Mamba3Call& call, Index first, Index last) {
 struct Step {
   const Mamba3Call* call;
   Index batch, head;
-  Index row;  // of the chunk: the new one
+  Index row;  // of the chunk: the new one. The buffer holds those before it, or the chunk before
 
   Index heads() const { return call->heads(); }
   Index cell() const { return batch * heads() + head; }
@@ -58,7 +58,9 @@ struct Step {
   float adt(Index j) const {
     return j < row ? call->buffer.adt[(batch * call->buffer.rows + j) * heads() + head] : call->current.adt[cell()];
   }
-  Index working_cell(Index j) const { return (batch * call->working_rows() + j) * heads() + head; }
+  Index working_cell(Index j) const {
+    return (batch * call->working_rows() + call->buffered - row + j) * heads() + head;
+  }
 };
 
 // weights[j] = (q . ks_j) * L[row][j] for the rows j before the new one.
@@ -106,7 +108,7 @@ void step_part(const Mamba3Call& call, Index first, Index last, float* scratch) 
   const Index heads = call.heads();
   const Index width = mamba3::projection_width(call.d_model);
   for (Index sequence = first; sequence < last; ++sequence) {
-    const Step s{&call, sequence / heads, sequence % heads, call.buffered};
+    const Step s{&call, sequence / heads, sequence % heads, call.buffered % Q};
     for (Index j = 0; j <= s.row; ++j) adt[j] = s.adt(j);
     weigh_keys(s, adt, scale, sums, weights);
     intra_row(s, weights, y_intra);
@@ -142,7 +144,7 @@ constexpr Index kWeighGrain = 64;  // rows a thread should have
 bool Mamba3Cpu::is_step(const Mamba3Call& call) {
   const bool outputs_alone = call.h_last == nullptr && call.decay == nullptr && call.pass_states == nullptr &&
                              call.qkdot == nullptr && call.y_intra == nullptr && call.y_state == nullptr;
-  return outputs_alone && call.tokens == 1 && call.chunks() == 1 && call.h != nullptr && call.pending_k == nullptr;
+  return outputs_alone && call.tokens == 1 && call.h != nullptr && call.pending_k == nullptr;
 }
 
 void Mamba3Cpu::step_weigh(const Mamba3Call& call) {

@@ -139,6 +139,34 @@ HWY_INLINE void product(Index row, Index rows, Strided a, const float* b, Index 
   product_part(row, rows, a, b, b_stride, width, 0, depth, finish);
 }
 
+// The tile of packed_product: as many chains as hide the latency of the fused step, few loads beside them.
+#if HWY_TARGET <= HWY_AVX3
+inline constexpr int kPackedRows = 8;
+#else
+inline constexpr int kPackedRows = 4;
+#endif
+inline constexpr int kPackedVectors = 2;
+inline constexpr Index kPackedWidth = kPackedVectors * kLanes;
+
+// finish(row, x, chain over k < depth of mad(a(row, k), right(k, x), .)) for row < rows, a multiple of 8, and x <
+// width, a multiple of the packed width. right(k, x) is the vector of cells from x on. A few columns at a time lie
+// densely in `packed` [depth][kPackedWidth], in the first-level cache, while all rows pass them.
+template <class Right, class Finish>
+HWY_INLINE void packed_product(Index rows, Strided a, Index width, Index depth, Right&& right, float* packed,
+                               Finish&& finish) {
+  const auto start = [](Index, Index) HWY_ATTR { return zero(); };
+  for (Index first = 0; first < width; first += kPackedWidth) {
+    for (Index k = 0; k < depth; ++k) {
+      float* line = packed + k * kPackedWidth;
+      each_vector(kPackedWidth, [&](Index x) { store(right(k, first + x), line + x); });
+    }
+    for (Index row = 0; row < rows; row += kPackedRows) {
+      product_tile<kPackedRows, kPackedVectors>(a, row, packed, kPackedWidth, 0, 0, depth, start,
+                                                [&](Index i, Index x, V sum) { finish(i, first + x, sum); });
+    }
+  }
+}
+
 template <int kRows, class Finish>
 HWY_INLINE void row_dots_block(Index row, Index depth, const float* HWY_RESTRICT x, Index x_stride,
                                const float* HWY_RESTRICT y, Index y_stride, Finish&& finish) {
