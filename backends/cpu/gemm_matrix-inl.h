@@ -28,6 +28,7 @@ class MatrixRun {
         scratch_(scratch),
         matrix_(static_cast<const float*>(product.b)),
         columns_(product.source == PanelSource::columns),
+        in_place_(reads_in_place(product, blocks)),
         k_(product.k),
         leaf_size_(leaf_length(k_)),
         leaves_(leaf_count(k_)) {}
@@ -45,7 +46,8 @@ class MatrixRun {
             run_direct(job, block, leaf);
             continue;
           }
-          if (ready == leaf) pack(job, leaf, slot(leaf), 0, length(leaf)), ++ready;
+          if (ready == leaf && !in_place_) pack(job, leaf, slot(leaf), 0, length(leaf));
+          if (ready == leaf) ++ready;
           if (leaf + 1 < leaves_) {
             if (ready > leaf + 1) {
               run_held(job, block, leaf);
@@ -55,7 +57,7 @@ class MatrixRun {
             ++ready;
           } else {
             next_ready = block + 1 == job.end_block && next.valid() && !next.direct;
-            if (next_ready || job.end_panel - job.first_panel > 1) {
+            if (next_ready || in_place_ || job.end_panel - job.first_panel > 1) {
               run_packed(job, block, leaf, next_ready ? next : Job{}, 0);
             } else {
               run_held(job, block, leaf);
@@ -70,6 +72,15 @@ class MatrixRun {
   }
 
  private:
+  // Where one block is all of A, the lines of whole vectors stay in the second-level cache for its few tiles and need
+  // not be packed, unless their distance makes them share cache sets.
+  static bool reads_in_place(const Product& product, const RowBlocks& blocks) {
+    constexpr Index kLineFloats = 16, kAliasedFloats = 512;
+    return product.source == PanelSource::columns && blocks.count == 1 && blocks.tiles > 1 &&
+           product.n % kLineFloats == 0 && product.n % kAliasedFloats != 0 && leaf_length(product.k) <= kLeaf &&
+           reinterpret_cast<std::uintptr_t>(product.b) % (kLineFloats * sizeof(float)) == 0;
+  }
+
   struct Job {
     Index first_panel = 0, end_panel = 0;
     Index first_block = 0, end_block = 0;
@@ -175,15 +186,18 @@ class MatrixRun {
     float* waiting = scratch_.waiting;
     for (Index panel = job.first_panel; panel < job.end_panel; ++panel, waiting += blocks_.panel_waiting) {
       const PanelRun run(product_, layout_, panel);
+      const LeafLines<FloatCells> lines =
+          in_place_ ? LeafLines<FloatCells>{matrix_ + leaf * leaf_size_ * product_.n + run.first_column, product_.n}
+                    : LeafLines<FloatCells>{in_slot(job, here, run), run.width};
       run_leaf<FloatCells, kOrder>(
-          run, tiles, waiting, leaf, LeafLines<FloatCells>{in_slot(job, here, run), run.width},
+          run, tiles, waiting, leaf, lines,
           [&](Index, TileLeaf<FloatCells>& work) HWY_ATTR {
             if (fetches && line < after_length) {
               scratch_.plan.ask(source(after, after_leaf * leaf_size_ + line), work);
             }
           },
           [&](Index) HWY_ATTR {
-            if (packs) pack(after, after_leaf, there, line, std::min(after_length, line + part_lines));
+            if (packs && !in_place_) pack(after, after_leaf, there, line, std::min(after_length, line + part_lines));
             line += part_lines;
           });
     }
@@ -204,7 +218,7 @@ class MatrixRun {
   const RowBlocks& blocks_;
   GemmScratch& scratch_;
   const float* matrix_;
-  bool columns_;
+  bool columns_, in_place_;
   Index k_, leaf_size_, leaves_;
   Index end_unit_ = 0;
   Index first_slot_ = 0;

@@ -70,8 +70,7 @@ HWY_INLINE void run_tile_leaf(const TileLeaf<Cells>& leaf) {
   const float* HWY_RESTRICT a = leaf.a;
   const typename Cells::Cell* HWY_RESTRICT b = leaf.b;
   const Index* HWY_RESTRICT offset = leaf.fetch_offsets;
-  for (Index p = 0; p < leaf.length; ++p, b += leaf.b_stride) {
-    for (int j = 0; j < leaf.fetches; ++j) hwy::Prefetch(leaf.fetch + *offset++);
+  const auto step = [&](Index p) HWY_ATTR {
     if constexpr (kOrder == RowOrder::columns) hwy::Prefetch(a + p * leaf.a_stride + leaf.a_ahead);
     hn::Vec<decltype(d)> columns[V];
 #pragma GCC unroll 3
@@ -82,7 +81,24 @@ HWY_INLINE void run_tile_leaf(const TileLeaf<Cells>& leaf) {
 #pragma GCC unroll 3
       for (int j = 0; j < V; ++j) acc[i][j] = flush_operand(d, fused(d, value, columns[j], acc[i][j]));
     }
+    b += leaf.b_stride;
+  };
+  // A group of lines a turn: the end of a leaf is then no surprise to the processor.
+  constexpr Index kTogether = R >= kTileRows && V == kTileVectors ? 4 : 1;
+  Index p = 0;
+  for (; p + kTogether <= leaf.length; p += kTogether) {
+    for (Index j = 0; j < kTogether * leaf.fetches; ++j) hwy::Prefetch(leaf.fetch + *offset++);
+    if constexpr (kTogether > 1 && HWY_TARGET != HWY_SCALAR) {
+      const Index row = p / kTogether;
+      if (leaf.last && row < R) {  // where the cells will be stored
+#pragma GCC unroll 3
+        for (int j = 0; j < V; ++j) __builtin_prefetch(leaf.c + row * leaf.c_stride + j * lanes, 1);
+      }
+    }
+#pragma GCC unroll 4
+    for (Index line = 0; line < kTogether; ++line) step(p + line);
   }
+  for (; p < leaf.length; ++p) step(p);
 
   // Pairings of the tree: with the last leaf every waiting level, else the trailing ones of t.
   Index level = 0;

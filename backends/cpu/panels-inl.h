@@ -11,11 +11,25 @@
 HWY_BEFORE_NAMESPACE();
 namespace samba::cpu::HWY_NAMESPACE {
 
+// packed[p][c] = source[p * stride + c] for c < width, V vectors.
+template <int V>
+HWY_INLINE void copy_whole_lines(const float* HWY_RESTRICT source, Index stride, Index lines,
+                                 float* HWY_RESTRICT packed) {
+  const hn::ScalableTag<float> d;
+  const Index lanes = lanes_of(d);
+  for (Index p = 0; p < lines; ++p, source += stride, packed += V * lanes) {
+#pragma GCC unroll 3
+    for (int v = 0; v < V; ++v) hn::StoreU(hn::LoadU(d, source + v * lanes), d, packed + v * lanes);
+  }
+}
+
 // packed[p][c] = source[p * stride + c] for c < columns, +0 from there to `width`, a whole number of vectors.
 inline void copy_lines(const float* HWY_RESTRICT source, Index stride, Index columns, Index lines, Index width,
                        float* HWY_RESTRICT packed) {
   const hn::ScalableTag<float> d;
   const Index lanes = lanes_of(d);
+  if (columns == 3 * lanes && width == columns) return copy_whole_lines<3>(source, stride, lines, packed);
+  if (columns == 2 * lanes && width == columns) return copy_whole_lines<2>(source, stride, lines, packed);
   const Index whole = columns / lanes * lanes;
   const auto rest = hn::FirstN(d, static_cast<std::size_t>(columns - whole));
   for (Index p = 0; p < lines; ++p, source += stride, packed += width) {
