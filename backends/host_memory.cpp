@@ -5,10 +5,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 #include "samba/core/error.h"
 #include "samba/core/resident.h"
 
@@ -22,15 +18,6 @@ constexpr std::size_t kLargePage = std::size_t{2} << 20;
 // From here on it is looked whether there is memory: a system may give addresses without it, and end the process later.
 constexpr std::size_t kChecked = std::size_t{64} << 20;
 
-// Asks for pages of 2 MiB: a product that streams a large weight walks through fewer of them. Whole pages alone are
-// advised, so that no more memory becomes resident than is used.
-void advise_large_pages([[maybe_unused]] void* pointer, [[maybe_unused]] std::size_t bytes) {
-#if defined(__linux__)
-  // Not granted is not an error: the memory is there all the same.
-  (void)madvise(pointer, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);
-#endif
-}
-
 }  // namespace
 
 void* HostMemory::allocate(std::size_t bytes) {
@@ -42,7 +29,7 @@ void* HostMemory::allocate(std::size_t bytes) {
     throw Error(ErrorKind::resource, "out of memory: " + std::to_string(bytes) + " bytes were asked for, " +
                                          mebibytes(available_memory()) + " are available");
   }
-  if (bytes >= kLarge) advise_large_pages(pointer, bytes);
+  if (bytes >= kLarge) ask_for_large_pages(pointer, bytes);
   return pointer;
 }
 

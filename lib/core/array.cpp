@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "samba/core/error.h"
+#include "samba/core/resident.h"
 
 namespace samba {
 
@@ -72,7 +73,13 @@ std::string shape_text(const Shape& shape) {
 }
 
 Array::Array(DType dtype, Shape shape) : dtype_(dtype), shape_(std::move(shape)) {
-  bytes_.resize(static_cast<std::size_t>(element_count(shape_)) * dtype_size(dtype_));
+  constexpr std::size_t kLarge = std::size_t{2} << 20;
+  const std::size_t bytes = static_cast<std::size_t>(element_count(shape_)) * dtype_size(dtype_);
+  if (bytes >= kLarge) {
+    bytes_.reserve(bytes);
+    ask_for_large_pages(bytes_.data(), bytes);  // before the zeros are written
+  }
+  bytes_.resize(bytes);
 }
 
 Array Array::from_floats(Shape shape, std::span<const float> values) {

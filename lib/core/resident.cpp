@@ -1,6 +1,7 @@
 #include "samba/core/resident.h"
 
 #include <malloc.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -100,6 +101,17 @@ void require_memory(std::uint64_t bytes, const std::string& what) {
   if (bytes <= available) return;
   throw Error(ErrorKind::resource,
               what + " needs " + mebibytes(bytes) + " of memory, " + mebibytes(available) + " are available");
+}
+
+void ask_for_large_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
+#if defined(__linux__)
+  constexpr std::uintptr_t kLargePage = std::uintptr_t{2} << 20;
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  const std::uintptr_t first = (address + kLargePage - 1) / kLargePage * kLargePage;
+  const std::uintptr_t end = (address + bytes) / kLargePage * kLargePage;
+  // Not granted is not an error: the memory is there all the same.
+  if (first < end) (void)madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+#endif
 }
 
 std::string mebibytes(std::uint64_t bytes) {
