@@ -241,7 +241,7 @@ TEST_CASE("the roofline is well-formed, with a roof for each number of threads a
   report.rows = {row, bench::Row{}};
   const std::string svg = bench::roofline_svg(report);
   check_well_formed(svg);
-  CHECK_THAT(svg, Contains("gemm/nt/1x2x3/1t: 20.0 GFLOP/s") && Contains("A &lt;fast> &amp; &quot;wide&quot;") &&
+  CHECK_THAT(svg, Contains("gemm/nt/1x2x3/1t: 20.0 GFLOP/s") && Contains("A &lt;fast&gt; &amp; &quot;wide&quot;") &&
                       Contains("2 threads: 200 GFLOP/s, 40 GB/s"));
   std::size_t roofs = 0, points = 0;
   for (std::size_t at = svg.find("<polyline"); at != std::string::npos; at = svg.find("<polyline", at + 1)) ++roofs;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <catch2/catch.hpp>
+#include <string>
 
 #include "samba/core/error.h"
 
@@ -16,6 +17,18 @@ Error error_of(Call&& call) {
   }
   FAIL("nothing was thrown");
   throw;
+}
+
+// The message of a refusal of this kind; "accepted" where nothing is thrown.
+template <class Call>
+std::string message_of(ErrorKind kind, Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    CHECK(error.kind() == kind);
+    return error.what();
+  }
+  return "accepted";
 }
 
 }  // namespace samba

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "block_fixture.h"
+#include "block_slopes.h"
 #include "count_allocations.h"
 #include "samba/blocks/mamba1/mamba1_block.h"
 #include "samba/blocks/module.h"
@@ -109,34 +110,8 @@ TEST_CASE("Both spellings of conv1d.weight give the same bits, the gradient in t
 
 TEST_CASE("The mamba1 gradient is that of the function: central differences agree") {
   const auto executor = make_executor("reference");
-  ArrayMap weights = drawn_weights(Mamba1Block::make_weight_specs(4, ConvWeightShape::with_group_axis));
-  Array x = drawn(106, {1, 5, 4});
-  const Array dy = drawn(107, {1, 5, 4});
-  const auto loss = [&] {
-    BlockModule module(*executor, "mamba1", nullptr, views(weights));
-    const Array y = module.forward(x);
-    double sum = 0.0;
-    for (std::size_t i = 0; i < y.floats().size(); ++i) sum += static_cast<double>(y.floats()[i]) * dy.floats()[i];
-    return sum;
-  };
-  const NamedGradients gradients = BlockModule(*executor, "mamba1", nullptr, views(weights)).backward(x, dy);
-  for (const auto& [name, gradient] : gradients.arrays) {
-    INFO(name);
-    Array& array = name == "x" ? x : weights.at(name);
-    const std::size_t count = array.floats().size();
-    for (std::size_t i = 0; i < count; i += count / 3 + 1) {
-      float& value = array.floats()[i];
-      const float kept = value;
-      constexpr float kStep = 0x1p-7F;
-      value = kept + kStep;
-      const double up = loss();
-      value = kept - kStep;
-      const double down = loss();
-      value = kept;
-      const double slope = (up - down) / (2.0 * static_cast<double>(kStep));
-      CHECK(static_cast<double>(gradient.floats()[i]) == Approx(slope).epsilon(5e-3).margin(2e-3));
-    }
-  }
+  const ArrayMap weights = drawn_weights(Mamba1Block::make_weight_specs(4, ConvWeightShape::with_group_axis));
+  check_block_slopes(*executor, "mamba1", weights, drawn(106, {1, 5, 4}), drawn(107, {1, 5, 4}), 0x1p-7F, 5e-3, 2e-3);
 }
 
 TEST_CASE("A mamba1 session decodes with its own weights and state") {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "block_fixture.h"
+#include "block_slopes.h"
 #include "count_allocations.h"
 #include "samba/blocks/mamba2/mamba2_block.h"
 #include "samba/blocks/module.h"
@@ -140,34 +141,8 @@ TEST_CASE("A gradient has the shape in which conv1d.weight was given") {
 
 TEST_CASE("The mamba2 gradient is that of the function: central differences agree") {
   const auto executor = make_executor("cpu");
-  ArrayMap weights = weights_of(32);
-  Array x = drawn(207, {1, 5, 32});
-  const Array dy = drawn(208, {1, 5, 32});
-  const auto loss = [&] {
-    BlockModule module(*executor, "mamba2", nullptr, views(weights));
-    const Array y = module.forward(x);
-    double sum = 0.0;
-    for (std::size_t i = 0; i < y.floats().size(); ++i) sum += static_cast<double>(y.floats()[i]) * dy.floats()[i];
-    return sum;
-  };
-  const NamedGradients gradients = BlockModule(*executor, "mamba2", nullptr, views(weights)).backward(x, dy);
-  for (const auto& [name, gradient] : gradients.arrays) {
-    INFO(name);
-    Array& array = name == "x" ? x : weights.at(name);
-    const std::size_t count = array.floats().size();
-    for (std::size_t i = 0; i < count; i += count / 3 + 1) {
-      float& value = array.floats()[i];
-      const float kept = value;
-      constexpr float kStep = 0x1p-8F;
-      value = kept + kStep;
-      const double up = loss();
-      value = kept - kStep;
-      const double down = loss();
-      value = kept;
-      const double slope = (up - down) / (2.0 * static_cast<double>(kStep));
-      CHECK(static_cast<double>(gradient.floats()[i]) == Approx(slope).epsilon(1e-2).margin(5e-3));
-    }
-  }
+  const ArrayMap weights = weights_of(32);
+  check_block_slopes(*executor, "mamba2", weights, drawn(207, {1, 5, 32}), drawn(208, {1, 5, 32}), 0x1p-8F, 1e-2, 5e-3);
 }
 
 TEST_CASE("A mamba2 session decodes across a chunk with its own weights and state") {

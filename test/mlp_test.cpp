@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 
+#include "error_of.h"
 #include "samba/backends/registry.h"
 #include "samba/blocks/functional.h"
 #include "samba/core/error.h"
@@ -47,18 +48,6 @@ Array part_of(const Array& x, Index first, Index end) {
       x.floats().subspan(static_cast<std::size_t>(first) * width, static_cast<std::size_t>(end - first) * width));
 }
 
-// The kind and the message of a refusal.
-template <class Call>
-std::string refusal(ErrorKind kind, Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    CHECK(error.kind() == kind);
-    return error.what();
-  }
-  return "accepted";
-}
-
 std::string bytes_of(const MlpTrainer& trainer) { return mlp_checkpoint_bytes(trainer.state()); }
 
 }  // namespace
@@ -68,8 +57,8 @@ TEST_CASE("weights of another type, shape or value are refused by name") {
   const auto message = [&](ErrorKind kind, const std::string& name, Array value) {
     ArrayMap weights = drawn_weights();
     weights[name] = std::move(value);
-    const std::string inference = refusal(kind, [&] { MlpInference(*executor, weights); });
-    CHECK(refusal(kind, [&] { MlpTrainer(*executor, weights, kSchedule); }) == inference);
+    const std::string inference = message_of(kind, [&] { MlpInference(*executor, weights); });
+    CHECK(message_of(kind, [&] { MlpTrainer(*executor, weights, kSchedule); }) == inference);
     return inference;
   };
   CHECK_THAT(message(ErrorKind::type, "weight1", Array(DType::float64, {16, 8})),
@@ -81,14 +70,14 @@ TEST_CASE("weights of another type, shape or value are refused by name") {
   CHECK_THAT(message(ErrorKind::value, "weight3", Array::zeros({1})), Contains("weight3 is none of weight1"));
   ArrayMap missing = drawn_weights();
   missing.erase("bias1");
-  CHECK_THAT(refusal(ErrorKind::value, [&] { MlpInference(*executor, missing); }), Contains("bias1 is missing"));
+  CHECK_THAT(message_of(ErrorKind::value, [&] { MlpInference(*executor, missing); }), Contains("bias1 is missing"));
 }
 
 TEST_CASE("an input of another type, shape, size or value is refused") {
   const auto executor = make_executor("cpu");
   MlpInference model(*executor, drawn_weights());
   const auto message = [&](ErrorKind kind, const ConstArray& x) {
-    return refusal(kind, [&] { model.predict_logits(x); });
+    return message_of(kind, [&] { model.predict_logits(x); });
   };
   CHECK_THAT(message(ErrorKind::type, Array(DType::float64, {2, 8})), Contains("X must be a float32 array"));
   CHECK_THAT(message(ErrorKind::value, Array::zeros({8})), Contains("X must have shape (batch, 8), got (8,)"));
@@ -116,7 +105,7 @@ TEST_CASE("targets are integers of any integer type, one a row, 0 to 2") {
   CHECK(with(DType::uint8, std::uint8_t{}) == loss);
   CHECK(with(DType::uint16, std::uint16_t{}) == loss);
   const auto message = [&](ErrorKind kind, const ConstArray& targets) {
-    return refusal(kind, [&] { trainer.loss_and_grads(x, targets); });
+    return message_of(kind, [&] { trainer.loss_and_grads(x, targets); });
   };
   CHECK_THAT(message(ErrorKind::type, Array::zeros({4})), Contains("targets must be an integer array, got float32"));
   CHECK_THAT(message(ErrorKind::value, classes_of(3)),
@@ -167,17 +156,17 @@ TEST_CASE("packed weights predict with the bits of their expansion; the trainer 
     CHECK(expanded.weight_format() == WeightFormat::float32);
     const Array a = model.predict_logits(x), b = expanded.predict_logits(x);
     CHECK(std::equal(a.floats().begin(), a.floats().end(), b.floats().begin()));
-    CHECK_THAT(refusal(ErrorKind::type, [&] { MlpTrainer(*executor, packed, kSchedule); }),
+    CHECK_THAT(message_of(ErrorKind::type, [&] { MlpTrainer(*executor, packed, kSchedule); }),
                Contains("weight1 must be a float32 array"));
     // A packed matrix does not fit a bias.
     WeightMap odd = pack(weights, WeightFormat::float32);
     odd.insert_or_assign("bias1", packed.at("weight1"));
-    CHECK_THAT(refusal(ErrorKind::type, [&] { MlpInference(*executor, odd); }),
+    CHECK_THAT(message_of(ErrorKind::type, [&] { MlpInference(*executor, odd); }),
                Contains("bias1 must be a float32 array"));
   }
   WeightMap mixed = pack(weights, WeightFormat::bfloat16);
   mixed.insert_or_assign("weight2", pack(weights, WeightFormat::int8).at("weight2"));
-  CHECK_THAT(refusal(ErrorKind::value, [&] { MlpInference(*executor, mixed); }), Contains("weights mix formats"));
+  CHECK_THAT(message_of(ErrorKind::value, [&] { MlpInference(*executor, mixed); }), Contains("weights mix formats"));
 }
 
 TEST_CASE("a value that is not finite is refused, also one that the ReLU would hide, and nothing has changed") {
@@ -189,9 +178,9 @@ TEST_CASE("a value that is not finite is refused, also one that the ReLU would h
     const std::string before = bytes_of(trainer);
     Array ones = Array::zeros({2, 8});
     for (float& value : ones.floats()) value = 2.0F;
-    CHECK_THAT(refusal(ErrorKind::value, [&] { trainer.train_step(ones, classes_of(2)); }),
+    CHECK_THAT(message_of(ErrorKind::value, [&] { trainer.train_step(ones, classes_of(2)); }),
                Contains("nonfinite: the first projection is not finite"));
-    CHECK_THAT(refusal(ErrorKind::value, [&] { trainer.predict_logits(ones); }), Contains("nonfinite"));
+    CHECK_THAT(message_of(ErrorKind::value, [&] { trainer.predict_logits(ones); }), Contains("nonfinite"));
     CHECK(bytes_of(trainer) == before);
 
     // A gradient that is finite, a new moment v that is not: g * g overflows.
@@ -201,7 +190,7 @@ TEST_CASE("a value that is not finite is refused, also one that the ReLU would h
     gradients["bias2"].floats()[1] = 3e38F;
     ConstArrayMap views;
     for (const auto& [name, array] : gradients) views.emplace(name, array.view());
-    CHECK_THAT(refusal(ErrorKind::value, [&] { large.apply_gradients(views); }),
+    CHECK_THAT(message_of(ErrorKind::value, [&] { large.apply_gradients(views); }),
                Contains("a new moment v is not finite"));
     CHECK(large.completed_steps() == 0);
     CHECK(bytes_of(large) == start);
@@ -220,7 +209,7 @@ TEST_CASE("apply_gradients takes exactly four finite gradients of the parameters
     } else {
       views.erase(name);
     }
-    return refusal(kind, [&] { trainer.apply_gradients(views); });
+    return message_of(kind, [&] { trainer.apply_gradients(views); });
   };
   CHECK_THAT(message(ErrorKind::value, "bias1", std::nullopt), Contains("requires exactly four gradients, got 3"));
   CHECK_THAT(message(ErrorKind::value, "x", Array::zeros({2, 8})), Contains("requires exactly four gradients, got 5"));
@@ -241,11 +230,11 @@ TEST_CASE("the step counter stops at 2^31 - 1") {
   trainer.load_state(state);
   CHECK(trainer.train_step(rows_of(3), classes_of(3)).step == kMlpMostSteps);
   const std::string before = bytes_of(trainer);
-  CHECK_THAT(refusal(ErrorKind::value, [&] { trainer.train_step(rows_of(3), classes_of(3)); }),
+  CHECK_THAT(message_of(ErrorKind::value, [&] { trainer.train_step(rows_of(3), classes_of(3)); }),
              Contains("step counter is exhausted"));
   CHECK(bytes_of(trainer) == before);
   state.step = kMlpMostSteps + 1;
-  CHECK_THAT(refusal(ErrorKind::value, [&] { trainer.load_state(state); }), Contains("outside its supported range"));
+  CHECK_THAT(message_of(ErrorKind::value, [&] { trainer.load_state(state); }), Contains("outside its supported range"));
   CHECK(bytes_of(trainer) == before);
 }
 
@@ -253,7 +242,7 @@ TEST_CASE("hyperparameters are rounded to float32 and then checked") {
   const auto with = [](auto&& set) {
     OptimizerSettings settings;
     set(settings);
-    return refusal(ErrorKind::value, [&] { rounded_mlp_settings(settings); });
+    return message_of(ErrorKind::value, [&] { rounded_mlp_settings(settings); });
   };
   const double nan = std::numeric_limits<double>::quiet_NaN();
   CHECK_THAT(with([&](auto& s) { s.lr = nan; }), Contains("lr must be finite float32"));
@@ -272,12 +261,12 @@ TEST_CASE("hyperparameters are rounded to float32 and then checked") {
   OptimizerSettings settings;
   CHECK(rounded_mlp_settings(settings).lr == static_cast<double>(0.001F));
   settings.max_norm = 1.0;
-  CHECK_THAT(refusal(ErrorKind::unsupported, [&] { rounded_mlp_settings(settings); }), Contains("without clipping"));
+  CHECK_THAT(message_of(ErrorKind::unsupported, [&] { rounded_mlp_settings(settings); }), Contains("without clipping"));
 }
 
 TEST_CASE("a data_schedule is a nonempty JSON object of bounded size") {
   const auto message = [](const std::string& text) {
-    return refusal(ErrorKind::value, [&] { check_data_schedule(parse_data_schedule(text)); });
+    return message_of(ErrorKind::value, [&] { check_data_schedule(parse_data_schedule(text)); });
   };
   const auto list = [](std::size_t count) {
     std::string text = "[";

@@ -2,10 +2,13 @@
 // norm's 32 lanes are lanes of vectors. Threads split the rows.
 #pragma once
 
+#include <algorithm>
+
 #include "samba/backends/cpu/context.h"
 #include "samba/kernels/extended_gradients.h"
 #include "samba/kernels/linear.h"
 #include "samba/kernels/norm.h"
+#include "samba/numerics/float32.h"
 
 namespace samba::cpu {
 
@@ -14,6 +17,15 @@ struct Epsilon {
   float value;
   float scaled;
 };
+
+inline Epsilon epsilon(float eps) { return {eps, eps > 0.0F && eps < kMinNormal ? eps * 0x1p64F : 0.0F}; }
+
+// The rows a thread should have to be worth its start: 8192 floats, in units of 16 rows that fill the lanes of every
+// target.
+inline Index row_grain(Index width) {
+  constexpr Index kGrain = 8192, kRowUnit = 16;
+  return std::max(kRowUnit, kGrain / width / kRowUnit * kRowUnit);
+}
 
 // What the row kernels take; a pointer that a norm does not use is null.
 struct NormRows {

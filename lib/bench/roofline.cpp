@@ -4,10 +4,13 @@
 #include <cstdio>
 
 #include "samba/bench/report.h"
+#include "samba/plot/svg.h"
 
 namespace samba::bench {
 
 namespace {
+
+using plot::escaped;
 
 constexpr double kWidth = 800.0;
 constexpr double kHeight = 480.0;
@@ -21,22 +24,6 @@ std::string number(double value, const char* pattern = "%.2f") {
   char text[48];
   std::snprintf(text, sizeof text, pattern, value);
   return text;
-}
-
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '&') {
-      result += "&amp;";
-    } else if (c == '<') {
-      result += "&lt;";
-    } else if (c == '"') {
-      result += "&quot;";
-    } else {
-      result += c;
-    }
-  }
-  return result;
 }
 
 // Decimal logarithms of operations a byte and of GFLOP/s, mapped to the drawing area.

@@ -6,7 +6,7 @@
 
 #include "samba/core/error.h"
 #include "samba/generate/sequence.h"
-#include "samba/train/loss.h"
+#include "samba/model/loss.h"
 
 namespace samba {
 

@@ -2,8 +2,8 @@
 // digests on which GPUs of three vendors and CPUs agree.
 #include "samba/verify/column_lane.h"
 
+#include "samba/model/loss.h"
 #include "samba/train/accumulate.h"
-#include "samba/train/loss.h"
 #include "samba/verify/kinds.h"
 #include "samba/verify/slices.h"
 

@@ -3,6 +3,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "samba/verify/case_json.h"
 #include "samba/verify/verify.h"
 
 namespace samba::verify {
@@ -103,20 +104,22 @@ std::string summary_table(const VerifyReport& report) {
   return table;
 }
 
+nlohmann::json case_json(const CaseResult& result) {
+  nlohmann::json entry = {{"id", result.id},
+                          {"kind", result.kind},
+                          {"verdict", verdict_word(result.verdict)},
+                          {"compared", result.compared},
+                          {"seconds", result.seconds}};
+  if (!result.digest.empty()) entry["digest"] = result.digest;
+  if (result.verdict == Verdict::not_applicable) entry["reason"] = result.reason;
+  if (result.first) entry["first_difference"] = difference_json(*result.first);
+  if (result.stage) entry["earliest_stage"] = difference_json(*result.stage);
+  return entry;
+}
+
 nlohmann::json report_json(const VerifyReport& report, const Executor& executor) {
   nlohmann::json cases = nlohmann::json::array();
-  for (const CaseResult& result : report.results) {
-    nlohmann::json entry = {{"id", result.id},
-                            {"kind", result.kind},
-                            {"verdict", verdict_word(result.verdict)},
-                            {"compared", result.compared},
-                            {"seconds", result.seconds}};
-    if (!result.digest.empty()) entry["digest"] = result.digest;
-    if (result.verdict == Verdict::not_applicable) entry["reason"] = result.reason;
-    if (result.first) entry["first_difference"] = difference_json(*result.first);
-    if (result.stage) entry["earliest_stage"] = difference_json(*result.stage);
-    cases.push_back(std::move(entry));
-  }
+  for (const CaseResult& result : report.results) cases.push_back(case_json(result));
   return {{"device", executor.name()},
           {"instruction_set", executor.instruction_set()},
           {"threads", executor.threads()},

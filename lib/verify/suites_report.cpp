@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "samba/verify/case_json.h"
 #include "samba/verify/suites.h"
 
 namespace samba::verify {
@@ -172,16 +173,8 @@ std::string account(const SuitesReport& report) {
 }
 
 nlohmann::json result_json(const CaseResult& result) {
-  nlohmann::json entry = {{"id", result.id},
-                          {"kind", result.kind},
-                          {"verdict", verdict_word(result.verdict)},
-                          {"compared", result.compared},
-                          {"seconds", result.seconds}};
-  if (!result.digest.empty()) entry["digest"] = result.digest;
+  nlohmann::json entry = case_json(result);
   if (!result.records.empty()) entry["records"] = result.records;
-  if (result.verdict == Verdict::not_applicable) entry["reason"] = result.reason;
-  if (result.first) entry["first_difference"] = difference_json(*result.first);
-  if (result.stage) entry["earliest_stage"] = difference_json(*result.stage);
   return entry;
 }
 

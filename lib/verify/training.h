@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "samba/train/loss.h"
+#include "samba/model/loss.h"
 #include "samba/train/optimizer.h"
 #include "samba/train/schedule.h"
 #include "samba/train/trainer.h"

@@ -1,9 +1,9 @@
 // The kinds of test/golden/samba without a stack: loss, clipping, optimizers, schedules, and initial values (spec 61,
 // spec 60 section 3).
+#include "samba/model/loss.h"
 #include "samba/model/samba_stack.h"
 #include "samba/numerics/generator.h"
 #include "samba/train/clip.h"
-#include "samba/train/loss.h"
 #include "samba/train/optimizer.h"
 #include "samba/train/schedule.h"
 #include "samba/verify/kinds.h"

@@ -1,4 +1,4 @@
-#include "samba/train/loss.h"
+#include "samba/model/loss.h"
 
 #include <cmath>
 #include <string>
