@@ -368,28 +368,30 @@ TEST_CASE("a coin that is equal to the probability keeps its value (spec 10 sect
 TEST_CASE("cross-entropy gives the reference's bits, its stages and its gradient") {
   Draws draws(11);
   const Index shapes[][2] = {{1, 1}, {1, 2}, {3, 11}, {17, 128}, {18, 129}, {40, 256}, {23, 700}};
-  const float smoothings[] = {0.0F, 0.1F, 1e-40F};
+  const float smoothings[] = {0.0F, 0.1F, 0.75F, 1e-40F};
+  const auto check = [&](const Index* shape, Draw kind, float smoothing) {
+    const Index rows = shape[0], classes = shape[1];
+    const CrossEntropyShape call{rows, classes, -100, smoothing};
+    INFO(rows << " x " << classes << ", smoothing " << call.label_smoothing << ", kind " << static_cast<int>(kind));
+    Values logits = draws.values(rows * classes, kind);
+    if (rows == 23) logits[5] = kQuietNan;
+    std::vector<std::int32_t> targets = draws.integers(rows, classes);
+    for (Index i = 0; i < rows; i += 4) targets[static_cast<std::size_t>(i)] = rows > 1 ? -100 : 0;
+    check_twins([&](Executor& executor) {
+      Results r(7, Values(rows));
+      for (const std::size_t i : {1, 2, 3}) r[i] = Values(rows * classes);
+      executor.loss().cross_entropy(call, logits.data(), targets.data(), 37.0F, r[0].data(), r[1].data(),
+                                    {r[4].data(), r[2].data(), r[3].data(), r[5].data(), r[6].data()});
+      Values in_place = logits, row_loss(rows);
+      executor.loss().cross_entropy(call, in_place.data(), targets.data(), 37.0F, row_loss.data(), in_place.data(), {});
+      r.push_back(in_place);
+      r.push_back(row_loss);
+      return r;
+    });
+  };
   for (const auto& shape : shapes) {
     for (const Draw kind : kKinds) {
-      const Index rows = shape[0], classes = shape[1];
-      const CrossEntropyShape call{rows, classes, -100, smoothings[draws.below(3)]};
-      INFO(rows << " x " << classes << ", smoothing " << call.label_smoothing << ", kind " << static_cast<int>(kind));
-      Values logits = draws.values(rows * classes, kind);
-      if (rows == 23) logits[5] = kQuietNan;
-      std::vector<std::int32_t> targets = draws.integers(rows, classes);
-      for (Index i = 0; i < rows; i += 4) targets[static_cast<std::size_t>(i)] = rows > 1 ? -100 : 0;
-      check_twins([&](Executor& executor) {
-        Results r(7, Values(rows));
-        for (const std::size_t i : {1, 2, 3}) r[i] = Values(rows * classes);
-        executor.loss().cross_entropy(call, logits.data(), targets.data(), 37.0F, r[0].data(), r[1].data(),
-                                      {r[4].data(), r[2].data(), r[3].data(), r[5].data(), r[6].data()});
-        Values in_place = logits, row_loss(rows);
-        executor.loss().cross_entropy(call, in_place.data(), targets.data(), 37.0F, row_loss.data(), in_place.data(),
-                                      {});
-        r.push_back(in_place);
-        r.push_back(row_loss);
-        return r;
-      });
+      for (const float smoothing : smoothings) check(shape, kind, smoothing);
     }
   }
 }
