@@ -4,7 +4,7 @@
 
 #include "block_fixture.h"
 #include "block_slopes.h"
-#include "count_allocations.h"
+#include "mamba_block_laws.h"
 #include "samba/blocks/mamba1/mamba1_block.h"
 #include "samba/blocks/module.h"
 
@@ -54,16 +54,7 @@ TEST_CASE("The rows of a mamba1 batch do not see one another") {
   for (const auto& executor : every_executor()) {
     INFO(executor->name() << " " << executor->instruction_set());
     BlockModule module = make_module(*executor, 70);
-    const Array x = drawn(101, {3, 18, 70});
-    const Array dy = drawn(102, {3, 18, 70});
-    const Array y = module.forward(x);
-    const NamedGradients gradients = module.backward(x, dy);
-    for (Index row = 0; row < 3; ++row) {
-      INFO("row " << row);
-      CHECK(bits_equal(module.forward(batch_row(x, row)).floats(), batch_row(y, row).floats()));
-      const NamedGradients alone = module.backward(batch_row(x, row), batch_row(dy, row));
-      CHECK(bits_equal(alone.arrays.at("x").floats(), batch_row(gradients.arrays.at("x"), row).floats()));
-    }
+    check_rows_alone(module, drawn(101, {3, 18, 70}), drawn(102, {3, 18, 70}));
   }
 }
 
@@ -71,14 +62,7 @@ TEST_CASE("A ragged mamba1 batch gives each row alone and zeros behind it") {
   for (const auto& executor : every_executor()) {
     INFO(executor->name() << " " << executor->instruction_set());
     BlockModule module = make_module(*executor, 5);
-    Array x = drawn(103, {2, 7, 5});
-    x.floats()[4 * 5] = kQuietNan;  // padding of row 0
-    const std::vector<Index> lengths = {4, 7};
-    const Array y = module.forward(x, lengths);
-    const Array first = module.forward(positions(batch_row(x, 0), 0, 4));
-    CHECK(bits_equal(y.floats().subspan(0, 20), first.floats()));
-    CHECK(bits_equal(y.floats().subspan(20, 15), std::vector<float>(15, 0.0F)));
-    CHECK(bits_equal(y.floats().subspan(35), module.forward(batch_row(x, 1)).floats()));
+    check_ragged_batch(module, drawn(103, {2, 7, 5}), 4);
   }
 }
 
@@ -161,35 +145,7 @@ TEST_CASE("A mamba1 block has no tape and no options; its state has the numerica
 }
 
 TEST_CASE("on the cpu a mamba1 step and a second training pass of a shape allocate nothing") {
-  for (const std::string& set : instruction_sets()) {
-    INFO(set);
-    const auto executor = make_executor("cpu", {.threads = 1, .instruction_set = set});
-    Mamba1Block block(*executor, 20);
-    Workspace workspace(executor->memory());
-    const ArrayMap weights = drawn_weights(block.weight_specs());
-    ArrayMap gradients = weights;
-    std::vector<WeightView> values;
-    std::vector<float*> outputs;
-    for (const WeightSpec& spec : block.weight_specs()) {
-      values.push_back(weights.at(spec.name).floats().data());
-      outputs.push_back(gradients.at(spec.name).floats().data());
-    }
-    block.bind_weights(values);
-    const Array x = drawn(113, {2, 30, 20});
-    Array y = x, dx = x;
-    const auto state = block.allocate_state(2, 0);
-    const auto pass = [&] {
-      block.weights_changed();
-      block.forward(2, 1, x.floats().data(), y.floats().data(), state.get(), workspace, nullptr);
-      block.backward(2, 30, x.floats().data(), x.floats().data(), dx.floats().data(), outputs, workspace, nullptr);
-    };
-    pass();
-    pass();
-    const std::size_t before = allocations;
-    pass();
-    const std::size_t made = allocations - before;
-    CHECK(made == 0);
-  }
+  check_repeated_passes_allocate_nothing<Mamba1Block>(drawn(113, {2, 30, 20}));
 }
 
 TEST_CASE("A stateful mamba1 call takes only the state of its own kind and width") {

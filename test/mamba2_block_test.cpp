@@ -4,7 +4,7 @@
 
 #include "block_fixture.h"
 #include "block_slopes.h"
-#include "count_allocations.h"
+#include "mamba_block_laws.h"
 #include "samba/blocks/mamba2/mamba2_block.h"
 #include "samba/blocks/module.h"
 
@@ -85,16 +85,7 @@ TEST_CASE("The rows of a mamba2 batch do not see one another") {
   for (const auto& executor : every_executor()) {
     INFO(executor->name() << " " << executor->instruction_set());
     BlockModule module = make_module(*executor, 64);
-    const Array x = drawn(202, {3, 9, 64});
-    const Array dy = drawn(203, {3, 9, 64});
-    const Array y = module.forward(x);
-    const NamedGradients gradients = module.backward(x, dy);
-    for (Index row = 0; row < 3; ++row) {
-      INFO("row " << row);
-      CHECK(bits_equal(module.forward(batch_row(x, row)).floats(), batch_row(y, row).floats()));
-      const NamedGradients alone = module.backward(batch_row(x, row), batch_row(dy, row));
-      CHECK(bits_equal(alone.arrays.at("x").floats(), batch_row(gradients.arrays.at("x"), row).floats()));
-    }
+    check_rows_alone(module, drawn(202, {3, 9, 64}), drawn(203, {3, 9, 64}));
   }
 }
 
@@ -102,14 +93,7 @@ TEST_CASE("A ragged mamba2 batch gives each row alone and zeros behind it") {
   for (const auto& executor : every_executor()) {
     INFO(executor->name() << " " << executor->instruction_set());
     BlockModule module = make_module(*executor, 32);
-    Array x = drawn(204, {2, 7, 32});
-    x.floats()[4 * 32] = kQuietNan;  // padding of row 0
-    const std::vector<Index> lengths = {4, 7};
-    const Array y = module.forward(x, lengths);
-    const Array first = module.forward(positions(batch_row(x, 0), 0, 4));
-    CHECK(bits_equal(y.floats().subspan(0, 128), first.floats()));
-    CHECK(bits_equal(y.floats().subspan(128, 96), std::vector<float>(96, 0.0F)));
-    CHECK(bits_equal(y.floats().subspan(224), module.forward(batch_row(x, 1)).floats()));
+    check_ragged_batch(module, drawn(204, {2, 7, 32}), 4);
   }
 }
 
@@ -168,35 +152,7 @@ TEST_CASE("A mamba2 session decodes across a chunk with its own weights and stat
 }
 
 TEST_CASE("on the cpu a mamba2 step and a second training pass of a shape allocate nothing") {
-  for (const std::string& set : instruction_sets()) {
-    INFO(set);
-    const auto executor = make_executor("cpu", {.threads = 1, .instruction_set = set});
-    Mamba2Block block(*executor, 32);
-    Workspace workspace(executor->memory());
-    const ArrayMap weights = drawn_weights(block.weight_specs());
-    ArrayMap gradients = weights;
-    std::vector<WeightView> values;
-    std::vector<float*> outputs;
-    for (const WeightSpec& spec : block.weight_specs()) {
-      values.push_back(weights.at(spec.name).floats().data());
-      outputs.push_back(gradients.at(spec.name).floats().data());
-    }
-    block.bind_weights(values);
-    const Array x = drawn(215, {1, 258, 32});
-    Array y = x, dx = x;
-    const auto state = block.allocate_state(1, 0);
-    const auto pass = [&] {
-      block.weights_changed();
-      block.forward(1, 1, x.floats().data(), y.floats().data(), state.get(), workspace, nullptr);
-      block.backward(1, 258, x.floats().data(), x.floats().data(), dx.floats().data(), outputs, workspace, nullptr);
-    };
-    pass();
-    pass();
-    const std::size_t before = allocations;
-    pass();
-    const std::size_t made = allocations - before;
-    CHECK(made == 0);
-  }
+  check_repeated_passes_allocate_nothing<Mamba2Block>(drawn(215, {1, 258, 32}));
 }
 
 TEST_CASE("dt_limit clamps the step sizes of a mamba2 block; its values are not judged") {
