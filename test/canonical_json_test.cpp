@@ -146,6 +146,8 @@ TEST_CASE("the kind of a number is decided by its text, its value is the nearest
   check_refused("1e400", "beyond binary64");
   check_refused("[1" + std::string(400, '0') + ".0]", "beyond binary64");
   check_refused("[-1e99999999999999999999]", "beyond binary64");
+  check_refused("10e9223372036854775807", "beyond binary64");
+  CHECK(canonical_json(parse_json("[0.01e-9223372036854775808]")) == "[0.0]");
   for (const char* text : {"01", "+1", ".5", "1.", "1e", "-", "0x1", "1e+", "--1", "1.e3", "tru", "nul"}) {
     check_refused(text, "not JSON");
   }

@@ -23,7 +23,7 @@ bool is_large(std::string_view text) {
   const std::size_t whole_end = point == std::string_view::npos ? digits.size() : point;
   const std::size_t first = digits.find_first_of("123456789");
   const auto place = static_cast<std::int64_t>(whole_end) - static_cast<std::int64_t>(first);
-  return place + exponent > 0;
+  return exponent > -place;  // the sum may not fit
 }
 
 template <class Number>
