@@ -158,7 +158,8 @@ TEST_CASE("decode refuses bad requests by name") {
     }
   }
   CHECK(message({"--prompt", "a", "--seed", "-1"}) == "samba: --seed: must be at least 0, got -1\n");
-  CHECK(message({"--prompt", "a", "--top-k", "1.5"}) == "samba: --top-k: 1.5 is no value that it takes; see --help\n");
+  CHECK(message({"--prompt", "a", "--top-k", "1.5"}) == "samba: --top-k: must be a whole number, got 1.5\n");
+  CHECK(message({"--prompt", "a", "--temperature", "x"}) == "samba: --temperature: must be a number, got x\n");
   CHECK_THAT(message({"--prompt", "a", "--max-tokens", "9000"}), Contains("need 9000 positions; the model has 8192"));
   CHECK_THAT(message({"--prompt-file", "/nowhere"}), Contains("/nowhere"));
   const CommandResult model = samba_command({"decode", "--model", "/nowhere", "--prompt", "a"});

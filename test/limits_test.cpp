@@ -74,6 +74,17 @@ CommandResult in_little_memory(const std::vector<std::string>& arguments) {
 #endif
 }
 
+// What reading a folder says whose hashes.json also names `name`.
+std::string refusal_of_hashed_name(const std::string& name) {
+  const TemporaryFolder folder;
+  fs::copy(Path(SAMBA_SOURCE_DIR) / "test/huggingface/folders/llama", folder / "model");
+  write_hashes(folder / "model");
+  json hashes = json::parse(read_file(folder / "model/hashes.json"));
+  hashes["files"][name] = hashes["files"]["config.json"];
+  write_text(folder / "model/hashes.json", hashes.dump());
+  return error_of([&] { check_hashes(folder / "model"); }).what();
+}
+
 }  // namespace
 
 TEST_CASE("JSON that nests too deep, has too many values or a key twice is refused by every reader of it") {
@@ -187,13 +198,7 @@ TEST_CASE("no name in a file leads out of its folder") {
     CHECK(result.code == 3);
     CHECK_THAT(result.err, Contains("inside the run"));
   }
-  const TemporaryFolder folder;
-  fs::copy(Path(SAMBA_SOURCE_DIR) / "test/huggingface/folders/llama", folder / "model");
-  write_hashes(folder / "model");
-  json hashes = json::parse(read_file(folder / "model/hashes.json"));
-  hashes["files"]["../outside.json"] = hashes["files"]["config.json"];
-  write_text(folder / "model/hashes.json", hashes.dump());
-  CHECK_THAT(error_of([&] { check_hashes(folder / "model"); }).what(), Contains("names of files in the same folder"));
+  CHECK_THAT(refusal_of_hashed_name("../outside.json"), Contains("names of files in the same folder"));
 }
 
 TEST_CASE("a name in a file that is longer than the system takes is refused as damaged") {
@@ -207,14 +212,9 @@ TEST_CASE("a name in a file that is longer than the system takes is refused as d
     CHECK(result.code == 3);
     CHECK_THAT(result.err, Contains("must hold the name of a checkpoint"));
   }
+  CHECK_THAT(refusal_of_hashed_name(name + ".json"), Contains("is missing"));
   const TemporaryFolder folder;
   fs::copy(Path(SAMBA_SOURCE_DIR) / "test/huggingface/folders/llama", folder / "model");
-  write_hashes(folder / "model");
-  json hashes = json::parse(read_file(folder / "model/hashes.json"));
-  hashes["files"][name + ".json"] = hashes["files"]["config.json"];
-  write_text(folder / "model/hashes.json", hashes.dump());
-  CHECK_THAT(error_of([&] { check_hashes(folder / "model"); }).what(), Contains("is missing"));
-  fs::remove(folder / "model/hashes.json");
   fs::remove(folder / "model/model.safetensors");
   write_text(folder / "model/model.safetensors.index.json",
              json{{"weight_map", {{"model.norm.weight", name + ".safetensors"}}}}.dump());

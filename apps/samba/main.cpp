@@ -102,12 +102,21 @@ std::string unexpected_argument(const CLI::App& app) {
   return message + "; see samba " + (given.empty() ? "" : given.front()->get_name() + " ") + "--help";
 }
 
-// Of CLI11's "Could not convert: --top-k = 1.5".
-std::string unreadable_value(const std::string& message) {
+// Of CLI11's "Could not convert: --top-k = 1.5": the flag, what it takes and what was given.
+std::string unreadable_value(const CLI::App& app, const std::string& message) {
   const std::size_t name = message.find("--"), equal = message.find(" = ");
   if (name == std::string::npos || equal == std::string::npos || equal < name) return message;
-  const std::string flag = message.substr(name, equal - name), value = message.substr(equal + 3);
-  return flag + ": " + value + " is no value that it takes; see --help";
+  const std::string flag = message.substr(name, equal - name);
+  const CLI::Option* option = app.get_option_no_throw(flag);
+  for (const CLI::App* command : app.get_subcommands()) {
+    if (option == nullptr) option = command->get_option_no_throw(flag);
+  }
+  const std::string type = option == nullptr ? "" : option->get_type_name();
+  const std::string accepted = type.starts_with("INT")     ? "a whole number"
+                               : type.starts_with("UINT")  ? "a whole number, at least 0"
+                               : type.starts_with("FLOAT") ? "a number"
+                                                           : "a value that it takes (see --help)";
+  return flag + ": must be " + accepted + ", got " + message.substr(equal + 3);
 }
 
 void set_up_logging(const CommonOptions& common) {
@@ -149,7 +158,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ExtrasError&) {
     return fail(unexpected_argument(app), kBadUse);
   } catch (const CLI::ConversionError& error) {
-    return fail(unreadable_value(error.what()), kBadUse);
+    return fail(unreadable_value(app, error.what()), kBadUse);
   } catch (const CLI::ParseError& error) {
     return fail(error.what(), kBadUse);
   }
