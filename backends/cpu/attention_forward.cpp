@@ -10,6 +10,7 @@
 
 #include <hwy/cache_control.h>
 
+#include "samba/backends/cpu/attention_codes-inl.h"
 #include "samba/backends/cpu/attention_softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
