@@ -32,22 +32,13 @@ class PieceCounter final : PreTokenizer::Sink {
 
   // Bytes that are no UTF-8 are pieces of their own, as in encoding.
   void line(std::string_view text) {
-    for (bool continues = false; !text.empty(); continues = true) {
-      const std::size_t valid = valid_utf8_prefix(text);
-      if (valid > 0) {
-        const std::string_view normalized = normalizer_.apply(text.substr(0, valid), continues, regex_, normalized_);
-        pre_tokenizer_.run({normalized, !continues, continues}, regex_, scratch_, *this);
-      }
-      text.remove_prefix(valid);
-      std::size_t invalid = 0;
-      while (invalid < text.size()) {
-        const Utf8Part part = next_utf8_part(text.substr(invalid));
-        if (part.valid && part.whole) break;
-        invalid += part.length;
-      }
-      if (invalid > 0) piece(text.substr(0, invalid));
-      text.remove_prefix(invalid);
-    }
+    split_utf8(
+        text,
+        [&](std::string_view valid, bool continues) {
+          const std::string_view normalized = normalizer_.apply(valid, continues, regex_, normalized_);
+          pre_tokenizer_.run({normalized, !continues, continues}, regex_, scratch_, *this);
+        },
+        [&](std::string_view bytes) { piece(bytes); });
   }
   PieceCounts& counts() { return counts_; }
 

@@ -36,19 +36,9 @@ struct PartsTokenizer::Encoding final : PreTokenizer::Sink {
 
   // Bytes that are no UTF-8 go past normalizer and pre-tokenizer; what follows them continues the same stretch.
   void stretch_of_text(std::string_view text, bool at_start) {
-    for (bool continues = false; !text.empty(); continues = true) {
-      const std::size_t valid = valid_utf8_prefix(text);
-      if (valid > 0) valid_text(text.substr(0, valid), at_start && !continues, continues);
-      text.remove_prefix(valid);
-      std::size_t invalid = 0;
-      while (invalid < text.size()) {
-        const Utf8Part part = next_utf8_part(text.substr(invalid));
-        if (part.valid && part.whole) break;
-        invalid += part.length;
-      }
-      if (invalid > 0) owner.parts_.model->encode_bytes(text.substr(0, invalid), scratch.model, ids);
-      text.remove_prefix(invalid);
-    }
+    split_utf8(
+        text, [&](std::string_view valid, bool continues) { valid_text(valid, at_start && !continues, continues); },
+        [&](std::string_view bytes) { owner.parts_.model->encode_bytes(bytes, scratch.model, ids); });
   }
 
   void valid_text(std::string_view text, bool at_start, bool continues) {

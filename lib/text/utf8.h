@@ -33,4 +33,23 @@ constexpr std::size_t utf8_length(unsigned char first) {
 
 void append_utf8(std::string& text, char32_t character);
 
+// Calls on_text(stretch, continues) with the well-formed stretches of `text` and on_bytes(part) with what stands
+// between them, in order; `continues`: something of `text` came before.
+template <class OnText, class OnBytes>
+void split_utf8(std::string_view text, OnText&& on_text, OnBytes&& on_bytes) {
+  for (bool continues = false; !text.empty(); continues = true) {
+    const std::size_t valid = valid_utf8_prefix(text);
+    if (valid > 0) on_text(text.substr(0, valid), continues);
+    text.remove_prefix(valid);
+    std::size_t invalid = 0;
+    while (invalid < text.size()) {
+      const Utf8Part part = next_utf8_part(text.substr(invalid));
+      if (part.valid && part.whole) break;
+      invalid += part.length;
+    }
+    if (invalid > 0) on_bytes(text.substr(0, invalid));
+    text.remove_prefix(invalid);
+  }
+}
+
 }  // namespace samba
