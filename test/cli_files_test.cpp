@@ -122,6 +122,8 @@ TEST_CASE("a folder that cannot be written is told with its name, and nothing ch
   for (const std::vector<std::string>& arguments :
        {std::vector<std::string>{"train", "--resume", run, "--steps", "4"},
         {"prefill", "--model", run, "--prompt", "a", "--logits", run + "/logits.safetensors"},
+        {"prefill", "--model", run, "--prompt", "a", "--out", run + "/next"},
+        {"decode", "--model", run, "--prompt", "a", "--max-tokens", "1", "--save-state", run + "/state"},
         {"convert", run, run + "/model.samba"},
         {"convert", run, run + "/model"},
         {"verify", "--model", run, "--record", run + "/record", "--prompt", "a"},
@@ -130,6 +132,7 @@ TEST_CASE("a folder that cannot be written is told with its name, and nothing ch
     INFO(arguments[0] << ": " << result.err);
     CHECK(result.code == 2);
     CHECK_THAT(result.err, Contains("samba: cannot ") && Contains(run));
+    CHECK(result.out.empty());  // nothing was computed for a file that cannot be
   }
   set_writable(true);
   CHECK(samba_command({"train", "--resume", run, "--steps", "4"}).code == 0);

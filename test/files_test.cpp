@@ -111,6 +111,19 @@ TEST_CASE("a file that was not committed leaves nothing behind") {
   CHECK(folder.entries() == 0);
 }
 
+TEST_CASE("whether a file can be written is asked without leaving or touching anything") {
+  faults::reset();
+  const TemporaryFolder folder;
+  write_file_atomically(folder / "old", "content");
+  check_can_write(folder / "old");
+  check_can_write(folder / "new");
+  check_can_write("/dev/stdout");
+  CHECK(read_file(folder / "old") == "content");
+  CHECK(folder.entries() == 1);
+  CHECK_THROWS_WITH(check_can_write(folder / "none" / "a"), Catch::Contains("No such file or directory"));
+  CHECK_THROWS_WITH(check_can_write(folder.path()), Catch::Contains("it is a folder"));
+}
+
 TEST_CASE("paths that cannot be read are bad input and are named") {
   faults::reset();
   const TemporaryFolder folder;

@@ -9,6 +9,7 @@
 #include "decode_output.h"
 #include "model_input.h"
 #include "samba/core/error.h"
+#include "samba/core/files.h"
 #include "samba/core/interrupt.h"
 #include "samba/generate/state_file.h"
 
@@ -156,6 +157,7 @@ int converse(const DecodeFlags& flags, Work& work, const CommonOptions& common) 
 
 int run(const DecodeFlags& flags, const CommonOptions& common) {
   check_flags(flags);
+  if (!flags.save_state.empty()) check_can_write(flags.save_state);
   Work work = prepare(flags, common);
   if (flags.chat && !flags.has_prompt()) return converse(flags, work, common);
   return decode_prompts(flags, work, common);

@@ -157,6 +157,9 @@ int run(const PrefillFlags& flags, const CommonOptions& common) {
     refuse_value("--window and --stride need --score");
   }
   if (flags.hidden.empty() && flags.layers != kAllLayers) refuse_value("--layers needs --hidden");
+  for (const std::string& path : {flags.logits, flags.hidden, flags.save_state, flags.out}) {
+    if (!path.empty()) check_can_write(path);
+  }
   const std::string output = result_of(flags, common);
   if (flags.out.empty()) {
     print(output);

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "output.h"
 #include "samba/core/error.h"
+#include "samba/core/files.h"
 #include "samba/text/bpe_trainer.h"
 #include "samba/train/data.h"
 
@@ -29,6 +30,7 @@ int run(const TrainTokenizerFlags& flags, const CommonOptions& common) {
   for (const std::string& path : flags.paths) {
     if (!std::filesystem::exists(path)) refuse_value("there is no file or folder " + path);
   }
+  check_can_write(out);
   const TextData text(flags.paths);
   std::vector<std::string_view> runs;
   text.for_each_run(text.size(), [&](const std::uint8_t* bytes, std::size_t count) {

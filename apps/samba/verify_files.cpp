@@ -116,6 +116,7 @@ int verify_replay(const std::string& run, const std::string& steps, const Common
 
 int record_model(const RecordFlags& flags, const CommonOptions& common) {
   if (flags.model.empty()) refuse_value("--record needs --model");
+  check_can_write(flags.record);
   const LoadedModel model = load_model(flags.model, "", common);
   PromptOptions options;
   options.prompts = flags.prompts;

@@ -26,6 +26,11 @@ bool is_descriptor(const Path& path) {
   return name == "/dev/stdout" || name == "/dev/stderr" || name.starts_with("/dev/fd/") || name.starts_with("/proc/");
 }
 
+// What is written as it comes: a pipe, a device, something open already.
+bool is_stream(const Path& path, std::filesystem::file_status status) {
+  return std::filesystem::is_fifo(status) || std::filesystem::is_character_file(status) || is_descriptor(path);
+}
+
 // Where a chain of symbolic links leads, whether or not something is there.
 Path behind_links(Path path) {
   constexpr int kMostLinks = 40;
@@ -141,7 +146,7 @@ AtomicFile::AtomicFile(Path target, unsigned mode) : target_(std::move(target)),
   if (std::filesystem::is_directory(status)) {
     refuse_value("cannot write " + target_.string() + ": it is a folder, a file is needed");
   }
-  if (std::filesystem::is_fifo(status) || std::filesystem::is_character_file(status) || is_descriptor(target_)) {
+  if (is_stream(target_, status)) {
     descriptor_ = open_again(target_, O_WRONLY);
     if (descriptor_ < 0) throw_file_error("open", target_, errno);
     return;
@@ -194,6 +199,12 @@ void AtomicFile::commit() {
   temporary_.clear();
   const Path folder = target_.parent_path();
   sync_folder(folder.empty() ? Path(".") : folder);
+}
+
+void check_can_write(const Path& target) {
+  std::error_code ignored;
+  if (is_stream(target, std::filesystem::status(target, ignored))) return;
+  const AtomicFile file(target);
 }
 
 void write_file_atomically(const Path& path, std::string_view content, unsigned mode) {

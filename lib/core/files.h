@@ -70,6 +70,10 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
+// Throws what AtomicFile(target) would throw and leaves nothing behind: for work that has a file to write at its end.
+// Asks nothing of a pipe or a device.
+void check_can_write(const Path& target);
+
 void write_file_atomically(const Path& path, std::string_view content, unsigned mode = 0644);
 
 // fsync of a folder, so that names made or replaced in it are durable.
