@@ -93,8 +93,8 @@ case $what in
     ;;
   thread)
     [ "${#tests[@]}" -gt 0 ] || tests=(thread_team_test ranks_test rank_faults_test prepare_test train_tokenizer_test
-      tokenizer_test float_environment_test core_kernels_test linear_cpu_test linear_groups_test attention_kernels_test
-      mamba1_kernels_test mamba2_kernels_test mamba3_kernels_test packed_kernels_test decode_batch_test
+      tokenizer_test float_environment_test core_kernels_test norm_kernels_test linear_cpu_test linear_groups_test
+      attention_kernels_test mamba1_kernels_test mamba2_kernels_test mamba3_kernels_test packed_kernels_test decode_batch_test
       general_training_test shard_training_test verify_suites_test)
     cmake --preset threads >/dev/null
     export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:log_path=$PWD/build/threads/report/report
