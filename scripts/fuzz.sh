@@ -8,16 +8,18 @@
 #   scripts/fuzz.sh --table                     the table alone
 #
 # --jobs N runs N readers at a time (default: as many as there are cores), --work FOLDER is the working folder (default
-# build/fuzz/work), --no-build takes the samba_fuzz that is there. Ends with 1 when an input was found on which a reader
-# crashed, took too long or took too much memory: it lies in FOLDER/found/READER. Keep it as test/fuzz/found/READER/NAME.
+# build/fuzz/work), --no-build takes the samba_fuzz that is there, --timeout N lets an input take N seconds (default 20; give
+# more where other work has the processor). Ends with 1 when an input was found on which a reader crashed, took too long or
+# took too much memory: it lies in FOLDER/found/READER. Keep it as test/fuzz/found/READER/NAME.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-seconds=60 rounds=1 jobs=$(nproc) work=build/fuzz/work build=1 run=1 readers=()
+seconds=60 rounds=1 timeout=20 jobs=$(nproc) work=build/fuzz/work build=1 run=1 readers=()
 while [ $# -gt 0 ]; do
   case $1 in
     --seconds) seconds=$2; shift ;;
     --rounds) rounds=$2; shift ;;
+    --timeout) timeout=$2; shift ;;
     --jobs) jobs=$2; shift ;;
     --work) work=$2; shift ;;
     --no-build) build=0 ;;
@@ -46,7 +48,7 @@ one() {
   log=$work/log/$reader.$(date +%Y%m%dT%H%M%S)
   before=$(ls "$work/found/$reader" | wc -l)
   TIMEFORMAT='%R %U %S'
-  usage=$( { time TMPDIR="$tmp" "$fuzz" "--reader=$reader" -max_total_time="$seconds" -timeout=20 \
+  usage=$( { time TMPDIR="$tmp" "$fuzz" "--reader=$reader" -max_total_time="$seconds" "-timeout=$timeout" \
     -rss_limit_mb=3000 -malloc_limit_mb=1024 -max_len=70000 -print_final_stats=1 -dict="$work/seeds/$reader.dict" \
     -use_value_profile=$((RANDOM % 2)) \
     -artifact_prefix="$work/found/$reader/" "$work/corpus/$reader" "$work/seeds/$reader" >"$log" 2>&1; } 2>&1 ) || status=$?
@@ -60,7 +62,7 @@ one() {
   ' "$log" >>"$work/runs.tsv"
 }
 export -f one
-export seconds work fuzz
+export seconds timeout work fuzz
 
 if [ "$run" = 1 ]; then
   if [ "$build" = 1 ] || [ ! -d "$work/seeds" ]; then
