@@ -48,7 +48,8 @@ one() {
   log=$work/log/$reader.$(date +%Y%m%dT%H%M%S)
   before=$(ls "$work/found/$reader" | wc -l)
   TIMEFORMAT='%R %U %S'
-  usage=$( { time TMPDIR="$tmp" "$fuzz" "--reader=$reader" -max_total_time="$seconds" "-timeout=$timeout" \
+  usage=$( { time TMPDIR="$tmp" "$fuzz" "--reader=$reader" -max_total_time="$seconds" \
+    "-timeout=$timeout" -report_slow_units=$((timeout / 2)) \
     -rss_limit_mb=3000 -malloc_limit_mb=1024 -max_len=70000 -print_final_stats=1 -dict="$work/seeds/$reader.dict" \
     -use_value_profile=$((RANDOM % 2)) \
     -artifact_prefix="$work/found/$reader/" "$work/corpus/$reader" "$work/seeds/$reader" >"$log" 2>&1; } 2>&1 ) || status=$?
