@@ -176,7 +176,7 @@ namespace {
 constexpr Index kBlockRows = 64;             // rows that walk the leaves of a panel together
 constexpr Index kSmallProduct = 128 * 1024;  // fused steps below which one thread multiplies faster than a team
 constexpr Index kSmallPack = 32 * 1024;      // cells below which one thread packs faster than a team
-constexpr Index kPanelsTogether = 4;         // that take a leaf of a matrix together
+constexpr Index kFloatsTogether = 384;       // of a row of a matrix, that panels which take a leaf together read
 
 // A product of one row with columns b[k, n].
 void multiply_row(Context& context, const Product& product) {
@@ -241,11 +241,12 @@ void multiply(Context& context, std::span<const Product> products) {
       const Index levels = tree_levels(leaf_count(part->k));
       blocks.panel_waiting = std::max(blocks.panel_waiting, blocks.tiles * tile.rows * tile.columns * levels);
       const bool columns = part->source == PanelSource::columns;
-      if (columns && blocks.count == 1 && blocks.tiles > 1) blocks.panels = kPanelsTogether;
+      if (columns && blocks.count == 1 && blocks.tiles > 1)
+        blocks.panels = std::max<Index>(1, kFloatsTogether / tile.columns);
       if (columns || part->source == PanelSource::rows) {
         const Index leaves = leaf_count(part->k);
-        blocks.slots = blocks.count == 1 ? 2 : leaves + 1;
-        blocks.slot_floats = blocks.panels * tile.columns * leaf_length(part->k);
+        blocks.slots = (blocks.count == 1 ? 1 : leaves) + (columns ? 0 : 1);
+        blocks.slot_floats = tile.columns * leaf_length(part->k);
         panel_floats = blocks.slots * blocks.slot_floats;
       }
       if (part->format != WeightFormat::float32) {

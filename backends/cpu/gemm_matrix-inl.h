@@ -1,9 +1,11 @@
 // Products with a matrix that is not prepared, once per target: its panels are packed on the way.
 //
-// Packing never stands between two tiles for long. While the tiles of a block pass a leaf, each asks for a part of the
-// next leaf, and that part is packed as soon as the tile is done: memory is read all the time, in pieces that the
-// caches hold whatever the distance of the rows. Where one block is all of A, several panels take each leaf together,
-// so that more of a row is read at once.
+// Packing never stands between two tiles for long. The first tile that meets a leaf of columns b[k, n] reads it where
+// it lies and stores the lines as it multiplies, in the shadow of its fused steps; the tiles before it have asked for
+// those lines. Rows b[n, k] must be transposed: each tile asks for a part of the next leaf, and that part is packed as
+// soon as the tile is done. So memory is read all the time, in pieces that the caches hold whatever the distance of the
+// rows. Where one block is all of A, several panels of columns take each leaf together, so that more of a row is read
+// at once.
 #if defined(SAMBA_CPU_GEMM_MATRIX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SAMBA_CPU_GEMM_MATRIX_INL_H_
 #undef SAMBA_CPU_GEMM_MATRIX_INL_H_
@@ -36,47 +38,23 @@ class MatrixRun {
   void run(Index first_unit, Index end_unit) {
     end_unit_ = end_unit;
     Job job = job_at(first_unit);
-    Index ready = 0;  // leaves of the job that are packed
+    if (!columns_ && job.valid()) pack(job.first_panel, 0, slot(0), 0, length(0));
     while (job.valid()) {
       const Job next = job_at(job.end_unit);
-      bool next_ready = false;
       for (Index block = job.first_block; block < job.end_block; ++block) {
-        for (Index leaf = 0; leaf < leaves_; ++leaf) {
-          if (job.direct) {
-            run_direct(job, block, leaf);
-            continue;
-          }
-          if (ready == leaf && !in_place_) pack(job, leaf, slot(leaf), 0, length(leaf));
-          if (ready == leaf) ++ready;
-          if (leaf + 1 < leaves_) {
-            if (ready > leaf + 1) {
-              run_held(job, block, leaf);
-              continue;
-            }
-            run_packed(job, block, leaf, job, leaf + 1);
-            ++ready;
-          } else {
-            next_ready = block + 1 == job.end_block && next.valid() && !next.direct;
-            if (next_ready || in_place_ || job.end_panel - job.first_panel > 1) {
-              run_packed(job, block, leaf, next_ready ? next : Job{}, 0);
-            } else {
-              run_held(job, block, leaf);
-            }
-          }
-        }
+        for (Index leaf = 0; leaf < leaves_; ++leaf) run_leaf_of(job, block, leaf, next);
       }
       first_slot_ += leaves_;
-      ready = next_ready ? 1 : 0;
       job = next;
     }
   }
 
  private:
-  // Where one block is all of A, the lines of whole vectors stay in the second-level cache for its few tiles and need
-  // not be packed, unless their distance makes them share cache sets.
+  // Where one block is all of A, panels of whole cache lines stay in the second-level cache for its few tiles and need
+  // not be stored, unless their distance makes them share cache sets.
   static bool reads_in_place(const Product& product, const RowBlocks& blocks) {
     constexpr Index kLineFloats = 16, kAliasedFloats = 512;
-    return product.source == PanelSource::columns && blocks.count == 1 && blocks.tiles > 1 &&
+    return kTileCells / kTileRows % kLineFloats == 0 && product.source == PanelSource::columns && blocks.count == 1 &&
            product.n % kLineFloats == 0 && product.n % kAliasedFloats != 0 && leaf_length(product.k) <= kLeaf &&
            reinterpret_cast<std::uintptr_t>(product.b) % (kLineFloats * sizeof(float)) == 0;
   }
@@ -114,27 +92,23 @@ class MatrixRun {
   Index columns(const Job& job) const {
     return std::min(layout_.first(job.end_panel) * layout_.lanes, product_.n) - first_column(job);
   }
-  // Leaves lie in a ring: those of the job and the first of the next.
+  // Leaves lie in a ring: those of a panel, of rows the first of the next panel too. A leaf of columns is gone before
+  // the next comes where one block is all of A.
   float* slot(Index leaf) const { return scratch_.panels + (first_slot_ + leaf) % blocks_.slots * blocks_.slot_floats; }
-  float* in_slot(const Job& job, float* slot, const PanelRun& run) const {
-    return slot + (run.first_column - first_column(job)) * leaf_size_;
-  }
   const float* source(const Job& job, Index term) const {
     return columns_ ? matrix_ + term * product_.n + first_column(job) : matrix_ + first_column(job) * k_ + term;
   }
 
-  // Lines [first, end) of a leaf of all panels of a job.
-  void pack(const Job& job, Index leaf, float* slot, Index first, Index end) const {
+  // Lines [first, end) of a leaf of a panel.
+  void pack(Index panel, Index leaf, float* slot, Index first, Index end) const {
     if (first >= end) return;
     const Index term = leaf * leaf_size_ + first;
-    for (Index panel = job.first_panel; panel < job.end_panel; ++panel) {
-      const PanelRun run(product_, layout_, panel);
-      float* to = in_slot(job, slot, run) + first * run.width;
-      if (columns_) {
-        copy_lines(matrix_ + term * product_.n + run.first_column, product_.n, run.columns, end - first, run.width, to);
-      } else {
-        transpose_lines(matrix_ + run.first_column * k_ + term, k_, run.columns, end - first, run.width, to);
-      }
+    const PanelRun run(product_, layout_, panel);
+    float* to = slot + first * run.width;
+    if (columns_) {
+      copy_lines(matrix_ + term * product_.n + run.first_column, product_.n, run.columns, end - first, run.width, to);
+    } else {
+      transpose_lines(matrix_ + run.first_column * k_ + term, k_, run.columns, end - first, run.width, to);
     }
   }
 
@@ -142,6 +116,17 @@ class MatrixRun {
     TileRange tiles{block * blocks_.tiles, std::min(blocks_.all_tiles, (block + 1) * blocks_.tiles), {}};
     tiles.packed = {const_cast<float*>(product_.packed_a), 0, product_.m};
     return tiles;
+  }
+
+  void run_leaf_of(const Job& job, Index block, Index leaf, const Job& next) {
+    if (job.direct) return run_direct(job, block, leaf);
+    const bool last_leaf = leaf + 1 == leaves_;
+    if (block == job.first_block && !last_leaf) return run_fetching(job, block, leaf, job, leaf + 1);
+    if (block + 1 == job.end_block && last_leaf && next.valid() && !next.direct) {
+      return run_fetching(job, block, leaf, next, 0);
+    }
+    if (block == job.first_block) return run_fetching(job, block, leaf, Job{}, 0);
+    run_held(job, block, leaf);
   }
 
   void run_direct(const Job& job, Index block, Index leaf) {
@@ -171,33 +156,40 @@ class MatrixRun {
         [&](Index tile, TileLeaf<FloatCells>& work) HWY_ATTR { ahead.ask(tile, behind, work); }, [](Index) {});
   }
 
-  // The leaf of a job, while `after_leaf` of `after` is fetched and packed.
-  void run_packed(const Job& job, Index block, Index leaf, const Job& after, Index after_leaf) {
+  // The leaf of a job, while `after_leaf` of `after` is fetched, and packed if it consists of rows.
+  void run_fetching(const Job& job, Index block, Index leaf, const Job& after, Index after_leaf) {
     const TileRange tiles = tiles_of(block);
-    const bool packs = after.valid();
-    float* here = slot(leaf);
-    float* there = packs ? slot(leaf + 1) : nullptr;
+    const bool comes = after.valid(), is_new = columns_ && block == job.first_block;
     const Index parts = (job.end_panel - job.first_panel) * tiles.count();
     const Index part_lines = ((leaf_size_ + parts - 1) / parts + 3) / 4 * 4;
-    const bool fetches = packs && leaf_size_ <= kLeaf;
+    const bool fetches = comes && leaf_size_ <= kLeaf;
     if (fetches) plan_part(after, part_lines);
-    const Index after_length = packs ? length(after_leaf) : 0;
-    Index line = 0;  // of the leaf that is packed
+    const Index after_length = comes ? length(after_leaf) : 0;
+    Index line = 0;  // of the leaf that comes
+    float* here = slot(leaf);
     float* waiting = scratch_.waiting;
     for (Index panel = job.first_panel; panel < job.end_panel; ++panel, waiting += blocks_.panel_waiting) {
       const PanelRun run(product_, layout_, panel);
-      const LeafLines<FloatCells> lines =
-          in_place_ ? LeafLines<FloatCells>{matrix_ + leaf * leaf_size_ * product_.n + run.first_column, product_.n}
-                    : LeafLines<FloatCells>{in_slot(job, here, run), run.width};
+      const float* lines = matrix_ + leaf * leaf_size_ * product_.n + run.first_column;
+      const bool stores = is_new && !in_place_ && run.columns == run.width;
+      if (is_new && !in_place_ && !stores) pack(panel, leaf, here, 0, length(leaf));
       run_leaf<FloatCells, kOrder>(
-          run, tiles, waiting, leaf, lines,
-          [&](Index, TileLeaf<FloatCells>& work) HWY_ATTR {
+          run, tiles, waiting, leaf,
+          in_place_ ? LeafLines<FloatCells>{lines, product_.n} : LeafLines<FloatCells>{here, run.width},
+          [&](Index tile, TileLeaf<FloatCells>& work) HWY_ATTR {
+            if (stores && tile == 0) {
+              work.b = lines;
+              work.b_stride = product_.n;
+              work.packed = here;
+            }
             if (fetches && line < after_length) {
               scratch_.plan.ask(source(after, after_leaf * leaf_size_ + line), work);
             }
           },
           [&](Index) HWY_ATTR {
-            if (packs && !in_place_) pack(after, after_leaf, there, line, std::min(after_length, line + part_lines));
+            if (comes && !columns_) {
+              pack(after.first_panel, after_leaf, slot(leaf + 1), line, std::min(after_length, line + part_lines));
+            }
             line += part_lines;
           });
     }

@@ -172,8 +172,6 @@ HWY_INLINE void run_leaf(const PanelRun& run, const TileRange& tiles, float* wai
   const Index first = leaf * leaf_size;
   TileLeaf<Cells> work;
   work.length = std::min(leaf_size, product.k - first);
-  work.b = lines.first;
-  work.b_stride = lines.stride;
   work.scales = Cells::kScaled ? product.scales + run.first_column : nullptr;
   work.leaf = leaf;
   work.last = leaf + 1 == leaf_count(product.k);
@@ -197,8 +195,15 @@ HWY_INLINE void run_leaf(const PanelRun& run, const TileRange& tiles, float* wai
     work.fetch = nullptr;
     work.fetch_offsets = nullptr;
     work.fetches = 0;
+    work.b = lines.first;
+    work.b_stride = lines.stride;
+    work.packed = nullptr;
     before(tile - tiles.first, work);
-    run_tile<Cells, kOrder>(static_cast<int>(rows), run.vectors, work);
+    if (std::is_same_v<Cells, FloatCells> && work.packed != nullptr) {
+      run_tile<Cells, kOrder, std::is_same_v<Cells, FloatCells>>(static_cast<int>(rows), run.vectors, work);
+    } else {
+      run_tile<Cells, kOrder, false>(static_cast<int>(rows), run.vectors, work);
+    }
     if (work.last && product.epilogue.any()) finish_tile(product, row, rows, run.first_column, run.columns);
     after(tile - tiles.first);
   }

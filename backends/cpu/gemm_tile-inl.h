@@ -19,14 +19,20 @@
 HWY_BEFORE_NAMESPACE();
 namespace samba::cpu::HWY_NAMESPACE {
 
-// Tile sizes: AVX-512 has 32 registers (8 x 3 accumulators, 3 operands, 1 broadcast), AVX2 and the others 16 (6 x 2
-// accumulators, 2 operands, 1 broadcast).
+// Tile sizes: AVX-512 has 32 registers (8 x 3 accumulators, 3 operands, 1 broadcast), AVX2 and the others 16 (4 x 3
+// accumulators, 3 operands, 1 broadcast, or 6 x 2, 2 and 1). A full tile takes kTileLines lines of a leaf a turn.
 #if HWY_TARGET <= HWY_AVX3
 inline constexpr int kTileRows = 8;
 inline constexpr int kTileVectors = 3;
+inline constexpr Index kTileLines = 4;
+#elif HWY_TARGET == HWY_AVX2
+inline constexpr int kTileRows = 4;
+inline constexpr int kTileVectors = 3;
+inline constexpr Index kTileLines = 16;
 #else
 inline constexpr int kTileRows = 6;
 inline constexpr int kTileVectors = 2;
+inline constexpr Index kTileLines = 4;
 #endif
 
 template <class Cells>
@@ -36,6 +42,7 @@ struct TileLeaf {
   Index a_ahead;                  // from a line of columns to one that is fetched early
   const typename Cells::Cell* b;  // line p at b + p * b_stride, V vectors
   Index b_stride;
+  float* packed = nullptr;     // where the lines of float cells are written, one behind the other, as they are read
   const float* scales;         // [V * lanes], of int8 cells
   const char* fetch;           // `fetches` lines of memory are asked for beside each line of the leaf, at
   const Index* fetch_offsets;  // fetch + fetch_offsets[fetches * p + j]
@@ -55,7 +62,7 @@ HWY_INLINE const float* a_cell(const float* a, Index stride, Index row, Index p)
   return kOrder == RowOrder::rows ? a + row * stride + p : a + p * stride + row;
 }
 
-template <class Cells, RowOrder kOrder, int R, int V>
+template <class Cells, RowOrder kOrder, bool kPacks, int R, int V>
 HWY_INLINE void run_tile_leaf(const TileLeaf<Cells>& leaf) {
   const hn::ScalableTag<float> d;
   const Index lanes = static_cast<Index>(hn::Lanes(d));
@@ -69,12 +76,18 @@ HWY_INLINE void run_tile_leaf(const TileLeaf<Cells>& leaf) {
   }
   const float* HWY_RESTRICT a = leaf.a;
   const typename Cells::Cell* HWY_RESTRICT b = leaf.b;
+  [[maybe_unused]] float* HWY_RESTRICT packed = leaf.packed;
   const Index* HWY_RESTRICT offset = leaf.fetch_offsets;
   const auto step = [&](Index p) HWY_ATTR {
     if constexpr (kOrder == RowOrder::columns) hwy::Prefetch(a + p * leaf.a_stride + leaf.a_ahead);
     hn::Vec<decltype(d)> columns[V];
 #pragma GCC unroll 3
-    for (int j = 0; j < V; ++j) columns[j] = flush_operand(d, Cells::load(d, b + j * lanes, scales[j]));
+    for (int j = 0; j < V; ++j) {
+      columns[j] = Cells::load(d, b + j * lanes, scales[j]);
+      if constexpr (kPacks) hn::Store(columns[j], d, packed + j * lanes);
+      columns[j] = flush_operand(d, columns[j]);
+    }
+    if constexpr (kPacks) packed += V * lanes;
 #pragma GCC unroll 8
     for (int i = 0; i < R; ++i) {
       const auto value = flush_operand(d, hn::Set(d, *a_cell<kOrder>(a, leaf.a_stride, i, p)));
@@ -84,7 +97,7 @@ HWY_INLINE void run_tile_leaf(const TileLeaf<Cells>& leaf) {
     b += leaf.b_stride;
   };
   // A group of lines a turn: the end of a leaf is then no surprise to the processor.
-  constexpr Index kTogether = R >= kTileRows && V == kTileVectors ? 4 : 1;
+  constexpr Index kTogether = R >= kTileRows && V == kTileVectors ? kTileLines : 1;
   Index p = 0;
   for (; p + kTogether <= leaf.length; p += kTogether) {
     for (Index j = 0; j < kTogether * leaf.fetches; ++j) hwy::Prefetch(leaf.fetch + *offset++);
@@ -95,7 +108,7 @@ HWY_INLINE void run_tile_leaf(const TileLeaf<Cells>& leaf) {
         for (int j = 0; j < V; ++j) __builtin_prefetch(leaf.c + row * leaf.c_stride + j * lanes, 1);
       }
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 16
     for (Index line = 0; line < kTogether; ++line) step(p + line);
   }
   for (; p < leaf.length; ++p) step(p);
@@ -126,6 +139,14 @@ HWY_INLINE void run_tile_leaf(const TileLeaf<Cells>& leaf) {
     }
     return;
   }
+  if (leaf.columns == V * lanes) {
+#pragma GCC unroll 8
+    for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 3
+      for (int j = 0; j < V; ++j) hn::StoreU(flush_store(d, acc[i][j]), d, leaf.c + i * leaf.c_stride + j * lanes);
+    }
+    return;
+  }
   const Index whole = leaf.columns / lanes;
   const std::size_t rest = static_cast<std::size_t>(leaf.columns % lanes);
 #pragma GCC unroll 8
@@ -143,42 +164,44 @@ HWY_INLINE void run_tile_leaf(const TileLeaf<Cells>& leaf) {
   }
 }
 
-template <class Cells, RowOrder kOrder, int V>
+template <class Cells, RowOrder kOrder, bool kPacks, int V>
 void run_tile_rows(int rows, const TileLeaf<Cells>& leaf) {
   switch (rows) {
     case 1:
-      return run_tile_leaf<Cells, kOrder, 1, V>(leaf);
+      return run_tile_leaf<Cells, kOrder, kPacks, 1, V>(leaf);
     case 2:
-      return run_tile_leaf<Cells, kOrder, 2, V>(leaf);
+      return run_tile_leaf<Cells, kOrder, kPacks, 2, V>(leaf);
     case 3:
-      return run_tile_leaf<Cells, kOrder, 3, V>(leaf);
+      return run_tile_leaf<Cells, kOrder, kPacks, 3, V>(leaf);
     case 4:
-      return run_tile_leaf<Cells, kOrder, 4, V>(leaf);
+      return run_tile_leaf<Cells, kOrder, kPacks, 4, V>(leaf);
+#if HWY_TARGET != HWY_AVX2
     case 5:
-      return run_tile_leaf<Cells, kOrder, 5, V>(leaf);
+      return run_tile_leaf<Cells, kOrder, kPacks, 5, V>(leaf);
     case 6:
-      return run_tile_leaf<Cells, kOrder, 6, V>(leaf);
+      return run_tile_leaf<Cells, kOrder, kPacks, 6, V>(leaf);
+#endif
 #if HWY_TARGET <= HWY_AVX3
     case 7:
-      return run_tile_leaf<Cells, kOrder, 7, V>(leaf);
+      return run_tile_leaf<Cells, kOrder, kPacks, 7, V>(leaf);
     case 8:
-      return run_tile_leaf<Cells, kOrder, 8, V>(leaf);
+      return run_tile_leaf<Cells, kOrder, kPacks, 8, V>(leaf);
 #endif
     default:
       return;
   }
 }
 
-template <class Cells, RowOrder kOrder>
+template <class Cells, RowOrder kOrder, bool kPacks>
 HWY_INLINE void run_tile(int rows, int vectors, const TileLeaf<Cells>& leaf) {
   switch (vectors) {
     case 1:
-      return run_tile_rows<Cells, kOrder, 1>(rows, leaf);
+      return run_tile_rows<Cells, kOrder, kPacks, 1>(rows, leaf);
     case 2:
-      return run_tile_rows<Cells, kOrder, 2>(rows, leaf);
-#if HWY_TARGET <= HWY_AVX3
+      return run_tile_rows<Cells, kOrder, kPacks, 2>(rows, leaf);
+#if HWY_TARGET <= HWY_AVX2
     case 3:
-      return run_tile_rows<Cells, kOrder, 3>(rows, leaf);
+      return run_tile_rows<Cells, kOrder, kPacks, 3>(rows, leaf);
 #endif
     default:
       return;
