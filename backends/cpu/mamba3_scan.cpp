@@ -5,7 +5,7 @@
 //   y[i] = (q_i . S) * exp(da_i) + M[i] V + (D + qkdot_i) v_i                g[i] = y[i] * silu(z_i)
 //   S = exp(da_63) * S + (V * exp(da_63 - da))^T KS
 //
-// A step has kernels of its own (mamba3_step.cpp) and, where it opens a chunk, close_part before them.
+// A step has kernels of its own (mamba3_step.cpp).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "samba/backends/cpu/mamba3_scan.cpp"
 #include <hwy/foreach_target.h>
@@ -184,9 +184,8 @@ void chunk_outputs(const Chunk& c, const float* state) {
   }
 }
 
-// The state leaving the chunk (section 3.11), ks being key(row, n). `to` may be `state`.
-template <class Key>
-void chunk_state(const Chunk& c, const float* state, float* to, Key&& key) {
+// The state leaving the chunk (section 3.11). `to` may be `state`.
+void chunk_state(const Chunk& c, const float* state, float* to) {
   const V last = broadcast(c.da + Q - 1);
   HWY_ALIGN float left[Q];
   each_vector(Q, [&](Index i) { store(exp(sub(last, load(c.da + i))), left + i); });
@@ -195,18 +194,14 @@ void chunk_state(const Chunk& c, const float* state, float* to, Key&& key) {
     each_vector(P, [&](Index p) { store(mul(load(c.v + i * P + p), factor), c.v_decayed + i * P + p); });
   }
   const V carry = broadcast(c.exp_da + Q - 1);
+  const float* keys = c.keys();
+  const auto key = [&](Index i, Index n) { return load(keys + i * c.k_stride() + n); };
   // The terms of the rows that are missing are +0 * +0: they turn a -0.0 into +0.0.
   const bool missing_rows = c.real < Q;
   packed_product(P, Strided{c.v_decayed, 1, P}, N, c.real, key, c.k_t, [&](Index p, Index n, V sum) {
     if (missing_rows) sum = add(sum, zero());
     store(mad(carry, load(state + p * N + n), sum), to + p * N + n);
   });
-}
-
-// The same with the keys that weigh() has scaled.
-void chunk_state(const Chunk& c, const float* state, float* to) {
-  const float* keys = c.keys();
-  chunk_state(c, state, to, [&](Index i, Index n) { return load(keys + i * c.k_stride() + n); });
 }
 
 // Section 3.10: the input states enter h before the first chunk.
@@ -242,23 +237,6 @@ Chunk chunk_scratch(const Mamba3Call& call, float* scratch) {
     scratch += Q;
   }
   return c;
-}
-
-// Sequences [first, last) of (batch, head): a step behind a full buffer completes its chunk.
-void close_part(const Mamba3Call& call, Index first, Index last, float* scratch) {
-  Chunk c = chunk_scratch(call, scratch);
-  c.real = c.first_new = Q;
-  const Index heads = call.heads();
-  for (Index sequence = first; sequence < last; ++sequence) {
-    c.batch = sequence / heads;
-    c.head = sequence % heads;
-    gather_rows(c);
-    float* const state = call.h + sequence * P * N;
-    const float* keys = call.buffer.k + (c.batch * call.buffer.rows * heads + c.head) * N;
-    const float* scale = call.scale + c.batch * call.working_rows() * heads + c.head;
-    chunk_state(c, state, state,
-                [&](Index i, Index n) { return mul(load(keys + i * heads * N + n), broadcast(scale + i * heads)); });
-  }
 }
 
 // Sequences [first, last) of (batch, head).
@@ -302,21 +280,11 @@ namespace samba::cpu {
 namespace {
 HWY_EXPORT(scan_scratch);
 HWY_EXPORT(scan_part);
-HWY_EXPORT(close_part);
 }  // namespace
 
 void Mamba3Cpu::scan(const Mamba3Call& call) {
+  if (is_step(call)) return step(call);
   const Index floats = SAMBA_CPU_KERNEL(context_, scan_scratch)();
-  // Steps too reserve what the one that closes a chunk takes: none of them allocates behind the first.
-  for (int thread = 0; thread < context_.threads(); ++thread) context_.scratch(thread, floats);
-  if (is_step(call)) {
-    if (call.chunks() == 2) {
-      context_.parallel(call.batch * call.heads(), 1, [&](Index first, Index last, int thread) {
-        SAMBA_CPU_KERNEL(context_, close_part)(call, first, last, context_.scratch(thread, floats));
-      });
-    }
-    return step(call);
-  }
   context_.parallel(call.batch * call.heads(), 1, [&](Index first, Index last, int thread) {
     SAMBA_CPU_KERNEL(context_, scan_part)(call, first, last, context_.scratch(thread, floats));
   });

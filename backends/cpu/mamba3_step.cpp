@@ -2,12 +2,16 @@
 //
 //   1. step_weigh_part: gamma and scale of the working rows; the keys stay unscaled     section 3.6
 //   2. step_part:       per (batch, head) the new row's output                          sections 3.9, 3.12
+//      before the first row of a chunk the state that the chunk before leaves           section 3.11
+//      behind the last row of a chunk a head start of that product (kernels/mamba3.h)
 //
 // Keys are scaled where they are read, and rows and states lie in lanes, so that nothing of the chunk is laid out anew.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "samba/backends/cpu/mamba3_step.cpp"
 #include <hwy/foreach_target.h>
 // Highway wants its list of targets before anything else.
+#include <hwy/cache_control.h>
+
 #include "samba/backends/cpu/chunk_step-inl.h"
 #include "samba/backends/cpu/mamba3-inl.h"
 #include "samba/backends/cpu/mamba3.h"
@@ -16,8 +20,6 @@ HWY_BEFORE_NAMESPACE();
 namespace samba::cpu::HWY_NAMESPACE {
 namespace {
 using namespace mamba3_lanes;
-
-Index step_scratch() { return 5 * Q + P; }
 
 // Working rows [first, last) of (batch, t).
 void step_weigh_part(const Mamba3Call& call, Index first, Index last) {
@@ -45,7 +47,7 @@ void step_weigh_part(const Mamba3Call& call, Index first, Index last) {
 struct Step {
   const Mamba3Call* call;
   Index batch, head;
-  Index row;  // of the chunk: the new one. The buffer holds those before it, or the chunk before
+  Index row;  // of the chunk: the new one, or 64 behind a full chunk. The buffer holds those before it
 
   Index heads() const { return call->heads(); }
   Index cell() const { return batch * heads() + head; }
@@ -61,6 +63,7 @@ struct Step {
   Index working_cell(Index j) const {
     return (batch * call->working_rows() + call->buffered - row + j) * heads() + head;
   }
+  float* h() const { return call->h + cell() * P * N; }
 };
 
 // weights[j] = (q . ks_j) * L[row][j] for the rows j before the new one.
@@ -98,17 +101,100 @@ void intra_row(const Step& s, const float* weights, float* y) {
   }
 }
 
+// The product of section 3.11 over the 64 rows of a chunk, of which the last may be the new one. Its keys are read
+// once, whole rows at a time: they lie so far apart that the hardware does not see the next ones coming.
+class ChunkProduct {
+ public:
+  static constexpr Index kScratch = Q * (1 + P + N);
+
+  ChunkProduct(const Step& chunk, Index depth, float* scratch)
+      : chunk_(chunk), depth_(depth), left_(scratch), values_(left_ + Q), keys_(values_ + Q * P) {
+    for (Index i = 0; i < Q; ++i) left_[i] = chunk.adt(i);
+    for (Index i = 1; i < Q; ++i) left_[i] = add_one(left_[i - 1], left_[i]);
+    const V whole = broadcast(left_ + Q - 1);
+    carry_ = exp(whole);
+    each_vector(Q, [&](Index i) { store(exp(sub(whole, load(left_ + i))), left_ + i); });
+    for (Index i = 0; i < depth; ++i) lay_out(i);
+  }
+
+  // h becomes the state leaving the chunk. `sums`: what start_rows(rows) left.
+  void finish_rows(Index rows, const float* sums) const {
+    float* const h = chunk_.h();
+    const auto finish = [&](Index p, Index n, V sum) { store(mad(carry_, load(h + p * N + n), sum), h + p * N + n); };
+    for (Index p = 0; p < rows; ++p) {
+      const V value = broadcast(values_ + (Q - 1) * P + p);
+      each_vector(N, [&](Index n) { finish(p, n, mad(value, load(key(Q - 1, n)), load(sums + p * N + n))); });
+    }
+    multiply(rows, P, finish);
+  }
+
+  // The chains of the rows p < rows.
+  void start_rows(Index rows, float* sums) const {
+    multiply(0, rows, [&](Index p, Index n, V sum) { store(sum, sums + p * N + n); });
+  }
+
+ private:
+  // Of row i the values, decayed to the chunk's end, and the scaled keys. Asks for what the next head reads there.
+  void lay_out(Index i) {
+    const float* v = chunk_.v(i);
+    const float* k = chunk_.key(i);
+    if (chunk_.head + 1 < chunk_.heads()) {
+      fetch(v + P, P);
+      fetch(k + N, N);
+    }
+    const V left = broadcast(left_ + i), scale = broadcast(chunk_.call->scale + chunk_.working_cell(i));
+    each_vector(P, [&](Index p) { store(mul(load(v + p), left), values_ + i * P + p); });
+    each_vector(N, [&](Index n) { store(mul(load(k + n), scale), key(i, n)); });
+  }
+  static void fetch(const float* row, Index count) {
+    constexpr Index kLineFloats = 16;
+    for (Index i = 0; i < count; i += kLineFloats) hwy::Prefetch(row + i);
+  }
+
+  float* key(Index i, Index n) const {
+    return keys_ + n / kPackedWidth * (Q * kPackedWidth) + i * kPackedWidth + n % kPackedWidth;
+  }
+
+  // finish(p, n, chain over the terms i < depth) for the rows p in [first, last).
+  template <class Finish>
+  void multiply(Index first, Index last, Finish&& finish) const {
+    const auto start = [](Index, Index) HWY_ATTR { return zero(); };
+    for (Index n = 0; n < N; n += kPackedWidth) {
+      for (Index p = first; p < last; p += kPackedRows) {
+        product_tile<kPackedRows, kPackedVectors>(Strided{values_, 1, P}, p, key(0, n), kPackedWidth, 0, 0, depth_,
+                                                  start, [&](Index row, Index x, V sum) { finish(row, n + x, sum); });
+      }
+    }
+  }
+
+  Step chunk_;
+  Index depth_;
+  float* left_;    // [64] the decay to the chunk's end
+  float* values_;  // [64][64]
+  float* keys_;    // [128 / kPackedWidth][64][kPackedWidth]
+  V carry_;        // the whole decay
+};
+
+Index step_scratch() { return 4 * Q + P + ChunkProduct::kScratch; }
+
 // Sequences [first, last) of (batch, head).
-void step_part(const Mamba3Call& call, Index first, Index last, float* scratch) {
+void step_part(const Mamba3Call& call, Index head_start_rows, Index first, Index last, float* scratch) {
   float* const adt = scratch;
   float* const scale = adt + Q;
   float* const sums = scale + Q;
   float* const weights = sums + Q;
   float* const y_intra = weights + Q;
+  float* const product = y_intra + P;
   const Index heads = call.heads();
+  const Index rows = call.head_start == nullptr ? 0 : head_start_rows;
   const Index width = mamba3::projection_width(call.d_model);
   for (Index sequence = first; sequence < last; ++sequence) {
     const Step s{&call, sequence / heads, sequence % heads, call.buffered % Q};
+    float* const head_start = rows > 0 ? call.head_start + sequence * rows * N : nullptr;
+    if (call.chunks() == 2) {
+      const ChunkProduct before({&call, s.batch, s.head, Q}, Q, product);
+      before.finish_rows(call.head_start_known ? rows : 0, head_start);
+    }
     for (Index j = 0; j <= s.row; ++j) adt[j] = s.adt(j);
     weigh_keys(s, adt, scale, sums, weights);
     intra_row(s, weights, y_intra);
@@ -117,12 +203,16 @@ void step_part(const Mamba3Call& call, Index first, Index last, float* scratch) 
     const V own = constant(samba::add(call.d[s.head], samba::mul(call.qk_chain[s.cell()], gamma)));
     const float* z = call.in_proj + s.batch * width + mamba3::columns(call.d_model).z + s.head * P;
     const Index out = s.cell() * P;
-    state_dots(P, N, s.q(), call.h + sequence * P * N, [&](Index p, V sum) HWY_ATTR {
+    state_dots(P, N, s.q(), s.h(), [&](Index p, V sum) HWY_ATTR {
       const V y0 = add(mul(flush_operand(D(), sum), reach), load(y_intra + p));
       const V y1 = add(y0, mul(own, load(s.v(s.row) + p)));
       store(y1, call.skip + out + p);
       store(mul(y1, silu(load(z + p))), call.gate + out + p);
     });
+    if (s.row == Q - 1 && rows > 0) {
+      // The scale of the last key needs the next token.
+      ChunkProduct(s, Q - 1, product).start_rows(rows, head_start);
+    }
   }
 }
 
@@ -156,7 +246,7 @@ void Mamba3Cpu::step_weigh(const Mamba3Call& call) {
 void Mamba3Cpu::step(const Mamba3Call& call) {
   const Index floats = SAMBA_CPU_KERNEL(context_, step_scratch)();
   context_.parallel(call.batch * call.heads(), 4, [&](Index first, Index last, int thread) {
-    SAMBA_CPU_KERNEL(context_, step_part)(call, first, last, context_.scratch(thread, floats));
+    SAMBA_CPU_KERNEL(context_, step_part)(call, kHeadStartRows, first, last, context_.scratch(thread, floats));
   });
 }
 

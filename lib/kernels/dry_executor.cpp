@@ -212,6 +212,9 @@ class DryMamba2 final : public Mamba2Kernels {
 
 class DryMamba3 final : public Mamba3Kernels, public Mamba3Products {
  public:
+  explicit DryMamba3(const Mamba3Kernels& real) : head_start_size_(real.head_start_size()) {}
+
+  Index head_start_size() const override { return head_start_size_; }
   void prepare_tokens(const Mamba3Call&) override {}
   void accumulate_angles(const Mamba3Call&) override {}
   void rotate(const Mamba3Call&) override {}
@@ -222,11 +225,14 @@ class DryMamba3 final : public Mamba3Kernels, public Mamba3Products {
   void rotate_backward(const Mamba3Call&, const Mamba3Gradients&) override {}
   void tokens_backward(const Mamba3Call&, const Mamba3Gradients&) override {}
   void scan_backward_products(const Mamba3Call&, const Mamba3Gradients&) override {}
+
+ private:
+  Index head_start_size_;
 };
 
 class DryRun final : public DryExecutor {
  public:
-  explicit DryRun(Executor& real) : real_(real), linear_(make_dry_linear(real.linear())) {}
+  explicit DryRun(Executor& real) : real_(real), linear_(make_dry_linear(real.linear())), mamba3_(real.mamba3()) {}
 
   std::string name() const override { return real_.name(); }
   std::string instruction_set() const override { return real_.instruction_set(); }

@@ -72,6 +72,9 @@ struct Mamba3Call {
   Mamba3Rows buffer;                 // read only by the kernels; the block stores the last chunk's rows after the call
   const float* pending_k = nullptr;  // (batch, H, 128), non-null exactly when input states are pending (spec 40 3.10)
   const float* pending_v = nullptr;  // (batch, H, 64)
+  // The head start of the chunk's state, see Mamba3Kernels; null where the executor makes none.
+  float* head_start = nullptr;    // (batch, H, head_start_size())
+  bool head_start_known = false;  // the call before left it, and no row of `buffer` has changed since
 
   // prepare_tokens: per new token (and head)                                        spec 40 sections 3.3, 3.4
   float* a = nullptr;           // [M, H]   A
@@ -162,6 +165,12 @@ class Mamba3Kernels {
   virtual void rotate(const Mamba3Call& call) = 0;
   virtual void weigh(const Mamba3Call& call) = 0;
   virtual void scan(const Mamba3Call& call) = 0;
+
+  // A chunk's state is made with the first token of the next chunk (spec 40 section 3.11), but all terms of its chains
+  // except the last row's are known when that row comes. scan() may then run a part of the chains up to it into
+  // call.head_start, and go on from there in the call behind. Derived data, of no effect on any result.
+  virtual Index head_start_size() const { return 0; }                                 // floats a batch row and head
+  virtual bool leaves_head_start(const Mamba3Call& /*call*/) const { return false; }  // after scan(call)
 
   // After a forward of the same call that kept dacs, decay, scores and pass_states.
   virtual void gate_backward(const Mamba3Call& call, const Mamba3Gradients& gradients) = 0;

@@ -59,6 +59,8 @@ void allocate_stages(Mamba3Call& call, Workspace& workspace) {
 
 void bind_state(Mamba3Call& call, Mamba3State& state) {
   call.buffered = state.buffered_tokens();
+  call.head_start_known = state.take_head_start();
+  call.head_start = state.head_start();
   call.theta = state.data(Mamba3Piece::theta);
   call.h = state.data(Mamba3Piece::h);
   call.buffer = state.buffer();
@@ -181,7 +183,7 @@ void Mamba3Block::lay_out_weights() {
 
 std::unique_ptr<BlockState> Mamba3Block::allocate_state(Index batch_size, Index /*max_tokens*/) const {
   if (batch_size < 1) refuse_value("batch_size is " + std::to_string(batch_size) + "; it must be at least 1");
-  return std::make_unique<Mamba3State>(executor_.memory(), d_model_, batch_size);
+  return std::make_unique<Mamba3State>(executor_.memory(), d_model_, batch_size, executor_.mamba3().head_start_size());
 }
 
 void Mamba3Block::check_call(const BlockState* state, Index /*length*/) const {
@@ -332,7 +334,7 @@ void Mamba3Block::store_last_chunk(const Mamba3Call& call, Mamba3State& state) {
       memory.copy(to.v + (to_row + i) * to.v_stride, from.v + (from_row + i) * from.v_stride, float_bytes(inner));
     }
   }
-  state.finish_call(keep);
+  state.finish_call(keep, executor_.mamba3().leaves_head_start(call));
 }
 
 float* Mamba3Block::report_h_last(Index batch) {

@@ -36,8 +36,12 @@ void check_array(std::string_view name, const ConstArray& array, const Shape& wa
 
 }  // namespace
 
-Mamba3State::Mamba3State(Memory& memory, Index d_model, Index batch_size)
-    : memory_(memory), d_model_(d_model), batch_size_(batch_size) {
+Mamba3State::Mamba3State(Memory& memory, Index d_model, Index batch_size, Index head_start_size)
+    : memory_(memory),
+      d_model_(d_model),
+      batch_size_(batch_size),
+      head_start_size_(head_start_size),
+      head_start_(memory, batch_size * mamba3::heads(d_model) * head_start_size) {
   for (std::size_t i = 0; i < kMamba3Pieces; ++i) {
     arrays_[i] = DeviceArray<float>(memory, element_count(piece_shape(static_cast<Mamba3Piece>(i))));
   }
@@ -75,10 +79,11 @@ void Mamba3State::reset() {
   for (DeviceArray<float>& array : arrays_) array.zero();
   buffered_tokens_ = 0;
   pending_ = false;
+  head_start_known_ = false;
 }
 
 std::unique_ptr<BlockState> Mamba3State::clone() const {
-  auto copy = std::make_unique<Mamba3State>(memory_, d_model_, batch_size_);
+  auto copy = std::make_unique<Mamba3State>(memory_, d_model_, batch_size_, head_start_size_);
   for (std::size_t i = 0; i < kMamba3Pieces; ++i) {
     memory_.copy(copy->arrays_[i].data(), arrays_[i].data(), arrays_[i].byte_size());
   }
@@ -111,6 +116,7 @@ void Mamba3State::set(const ConstArrayMap& pieces, const std::map<std::string, I
       refuse_value("pending is " + std::to_string(value) + "; it is 0 or 1");
     }
   }
+  head_start_known_ = false;
   for (const auto& [name, array] : pieces) {
     arrays_[static_cast<std::size_t>(piece_named(name))].upload(array.floats());
   }
@@ -126,8 +132,9 @@ void Mamba3State::set_input_states(ConstArray theta, ConstArray h, ConstArray k,
   set({{"theta", theta}, {"h", h}, {"pending_k", k}, {"pending_v", v}}, {{"pending", 1}});
 }
 
-void Mamba3State::finish_call(Index keep) {
+void Mamba3State::finish_call(Index keep, bool head_start_known) {
   buffered_tokens_ = keep;
+  head_start_known_ = head_start_known;
   if (!pending_) return;
   pending_ = false;
   for (const Mamba3Piece piece : {Mamba3Piece::pending_k, Mamba3Piece::pending_v}) {
