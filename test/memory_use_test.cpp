@@ -86,6 +86,34 @@ TEST_CASE("a model for decoding takes the memory that was planned, its weights o
   check_peak(decoded.peak_resident, plan);
 }
 
+TEST_CASE("a large head of its own does not lie beside the whole model in two forms") {
+  const TemporaryFolder folder;
+  write_text(folder / "text.txt", std::string(4000, 'a'));
+  const json layer = {{"kind", "transformer"}, {"n_heads", 8}, {"intermediate", 1408}};
+  const json config = {{"seed", 1},
+                       {"steps", 1},
+                       {"model",
+                        {{"vocab", 32768},  // embedding and head of 64 MiB each, layers of 13
+                         {"d_model", 512},
+                         {"tie_embeddings", false},
+                         {"layers", json::array({layer, layer, layer, layer})}}},
+                       {"data", {{"paths", {"text.txt"}}}},
+                       {"batch", {{"rows", 1}, {"length", 8}}},
+                       {"optimizer", {{"kind", "sgd"}, {"lr", 0.001}}}};
+  write_text(folder / "config.json", config.dump());
+  const std::string run = (folder / "run").string(), own = (folder / "own").string();
+  REQUIRE(samba_command({"train", "--config", (folder / "config.json").string(), "--out", run}).code == 0);
+  REQUIRE(samba_command({"convert", run, own, "--to", "safetensors"}).code == 0);
+  for (const std::string& path : {run, own}) {
+    CAPTURE(path);
+    const json plan = memory_of(path, "8", "1").at("inference");
+    const CommandResult decoded =
+        samba_command({"decode", "--model", path, "--tokens", "1,2", "--max-tokens", "1", "--device", "cpu"});
+    REQUIRE(decoded.code == 0);
+    check_peak(decoded.peak_resident, plan);
+  }
+}
+
 TEST_CASE("a training takes the memory that was planned") {
   REQUIRE(middle_run().trained.code == 0);
   check_peak(middle_run().trained.peak_resident, memory_of(middle_run().path("config.json"), "64", "4").at("training"));

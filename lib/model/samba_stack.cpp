@@ -145,6 +145,7 @@ class DrawnWeights final : public WeightSource {
     if (generator != nullptr) values_.emplace(config, registry, *generator);
   }
   WeightFormat format() const override { return WeightFormat::float32; }
+  bool is_stream() const override { return true; }
   ConstWeight open(std::size_t index) override {
     const ParameterTensor& tensor = registry_.tensors()[index];
     Array& array = open_.emplace(index, Array::zeros(tensor.shape)).first->second;

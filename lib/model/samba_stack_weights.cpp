@@ -128,12 +128,16 @@ void SambaStack::Impl::load(WeightSource& source) {
     open.clear();
   };
   head.reset();
-  if (registry.head() == 0) {
-    take_matrix_of_head(0);
-  } else {
-    take(0, true);
+  // A head of its own comes first where it may: at the end both forms of it would lie beside all the rest.
+  const bool head_first = registry.head() == 0 || !source.is_stream();
+  if (head_first) {
+    take_matrix_of_head(registry.head());
+    release();
   }
-  release();
+  if (registry.head() != 0) {
+    take(0, true);
+    release();
+  }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const std::size_t first = registry.layer_first(i);
     std::vector<WeightView> weights;
@@ -144,10 +148,10 @@ void SambaStack::Impl::load(WeightSource& source) {
     release();
   }
   for (std::size_t j = registry.final_norm(); j < registry.tensors().size(); ++j) {
-    if (j == registry.head()) {
-      take_matrix_of_head(j);
-    } else {
+    if (j != registry.head()) {
       take(j, true);
+    } else if (!head_first) {
+      take_matrix_of_head(j);
     }
     release();
   }

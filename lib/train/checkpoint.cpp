@@ -30,6 +30,7 @@ class SourceWeights final : public WeightSource {
  public:
   explicit SourceWeights(CheckpointSource& source) : source_(source) {}
   WeightFormat format() const override { return WeightFormat::float32; }
+  bool is_stream() const override { return true; }
   ConstWeight open(std::size_t index) override {
     const ParameterTensor& tensor = source_.registry().tensors()[index];
     Array& array = open_.emplace(index, Array(DType::float32, tensor.shape)).first->second;

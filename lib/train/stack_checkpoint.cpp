@@ -15,14 +15,17 @@ namespace {
 // Tells the bytes of a file read so far; a file is done when its last tensor was.
 class ReadProgress {
  public:
-  ReadProgress(const StackCheckpointReader& reader, const FileProgress& report) : reader_(reader), report_(report) {}
-  void add(const StackTensor& tensor) const {
-    if (report_) report_(tensor.offset + tensor.stored_bytes, reader_.archive().file_size());
+  ReadProgress(const StackCheckpointReader& reader, const FileProgress& report)
+      : reader_(reader), report_(report), read_(reader.archive().parameters().front().offset) {}
+  void add(const StackTensor& tensor) {
+    read_ += tensor.stored_bytes;
+    if (report_) report_(read_, reader_.archive().file_size());
   }
 
  private:
   const StackCheckpointReader& reader_;
   const FileProgress& report_;
+  std::uint64_t read_;  // bytes of the file
 };
 
 void copy_to_device(Memory& memory, float* device, const std::vector<std::byte>& raw) {
@@ -134,7 +137,7 @@ std::unique_ptr<SambaTrainer> load_stack_for_training(Executor& executor, const 
   }
   const TrainingState& training = *reader.state().training;
   require_trained_mode(reader.state().numeric_mode, executor.numeric_mode(), reader.path());
-  const ReadProgress report(reader, progress);
+  ReadProgress report(reader, progress);
   Memory& memory = executor.memory();
   const Registry& registry = reader.registry();
   SambaTrainer::require_memory(executor, reader.state().config, training.optimizer, place);
