@@ -1,6 +1,5 @@
 #include "samba/core/thread_team.h"
 
-#include <algorithm>
 #include <chrono>
 #include <string>
 #include <system_error>
@@ -18,15 +17,8 @@ namespace samba {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // Long enough to bridge the scalar work between two regions, short enough not to burn a core that others need.
-constexpr Clock::duration kSpin = std::chrono::microseconds{30};
-constexpr Clock::duration kLongestSpin = std::chrono::milliseconds{1};
-
-// How long a member that has done its part spins for the others: parts are even to a few percent, but for a long part
-// these are more than kSpin, and a member that fell asleep may wait for its processor as long as another program runs.
-Clock::duration spin_after(Clock::duration part) { return std::clamp(part / 2, kSpin, kLongestSpin); }
+constexpr std::chrono::microseconds kSpin{30};
 
 void relax() {
 #if defined(__x86_64__)
@@ -36,12 +28,13 @@ void relax() {
 #endif
 }
 
-// Waits until `done()` holds: spins until `end`, then sleeps on `value` while it equals `seen`.
+// Waits until `done()` holds: spins for kSpin, then sleeps on `value` while it equals `seen`.
 template <class T, class Done>
-void wait_until(const std::atomic<T>& value, T seen, Clock::time_point end, Done&& done) {
+void wait_until(const std::atomic<T>& value, T seen, Done&& done) {
+  const auto start = std::chrono::steady_clock::now();
   for (int i = 1; !done(); ++i) {
     relax();
-    if (i % 64 == 0 && Clock::now() > end) {
+    if (i % 64 == 0 && std::chrono::steady_clock::now() - start > kSpin) {
       value.wait(seen, std::memory_order_acquire);
       return;
     }
@@ -101,16 +94,12 @@ void ThreadTeam::work(int member) {
   // A thread inherits the control word of the one that started it, which may be a caller with flush modes on.
   if (!float_control_is_right()) set_float_control_word(kFloatControlWord);
   std::uint32_t seen = 0;
-  Clock::time_point spin_end = Clock::now() + kSpin;
   while (true) {
     const auto advanced = [&] { return round_.load(std::memory_order_acquire) != seen; };
-    while (!advanced()) wait_until(round_, seen, spin_end, advanced);
+    while (!advanced()) wait_until(round_, seen, advanced);
     seen = round_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_relaxed)) return;
-    const Clock::time_point start = Clock::now();
     if (member < members_) call(member);
-    const Clock::time_point end = Clock::now();
-    spin_end = end + spin_after(end - start);
     // Every worker reports, also one without a part: only then may the next task be written.
     if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) pending_.notify_one();
   }
@@ -128,12 +117,10 @@ void ThreadTeam::run_erased(int members, Function function, void* context) {
   pending_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
-  const Clock::time_point start = Clock::now();
   call(0);
-  const Clock::time_point end = Clock::now(), spin_end = end + spin_after(end - start);
   for (int left = pending_.load(std::memory_order_acquire); left != 0;
        left = pending_.load(std::memory_order_acquire)) {
-    wait_until(pending_, left, spin_end, [&] { return pending_.load(std::memory_order_acquire) != left; });
+    wait_until(pending_, left, [&] { return pending_.load(std::memory_order_acquire) != left; });
   }
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
